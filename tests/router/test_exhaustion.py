@@ -26,7 +26,7 @@ class Exhausted:
     def __getattr__(self, name: str) -> object:
         return getattr(self._loop, name)
 
-    async def create_connection(self, *_: object) -> None:
+    async def create_connection(self, *_: object, **__: object) -> None:
         self.asked += 1
         raise OSError(self._code, os.strerror(self._code))
 

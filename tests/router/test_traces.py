@@ -51,7 +51,7 @@ async def test_the_tree_of_a_request(start, collector):
             found[name] for name in ("chat m", "prefill", "decision", "decode")
         )
 
-        assert collector.paths == ["/v1/traces"]
+        assert set(collector.paths) == {"/v1/traces"}, "in one batch, or in several"
         assert {span.trace for span in collector.spans} == {TRACE}
         assert request.parent == SPAN
         assert {span.parent for span in (prefill, decision, decode)} == {request.id}

@@ -61,9 +61,13 @@ def advance(
         text = f"Job {fit.name} was deleted before it had reported"
         return Progress(finished(fit, "JobFailed", text, now))
     if busy is not None:
-        text = f"waits for EldrFit {busy}: one fit of a deployment runs at a time"
-        return Progress(_status(fit, Condition(SUCCEEDED, "Unknown", "Queued", text), now))
+        return Progress(queued(fit, f"waits for EldrFit {busy}: one fit of a deployment runs at a time", now))
     return Progress(_running(fit, model, now), start=True)
+
+
+def queued(fit: EldrFit, message: str, now: datetime) -> Object:
+    """Return the status of a fit whose Job is not made yet."""
+    return _status(fit, Condition(SUCCEEDED, "Unknown", "Queued", message), now)
 
 
 def waiting_for_deployment(fit: EldrFit, now: datetime) -> Object:

@@ -83,7 +83,10 @@ class Runs:
                 refusal=await refusals.of_job(self._api, job),
             )
             if start and not may_start:
-                status, start = lifecycle.unavailable(fit, "Jobs of fits have no rights yet", now), False
+                status, start = (
+                    lifecycle.queued(fit, "waits for the rights that Jobs of fits need", now),
+                    False,
+                )
             if start:
                 status = await self._start(cr, fit, status, now)
             await self._recorder.fit(fit, status, now)

@@ -53,6 +53,6 @@ async def test_a_fit_waits_for_the_job_of_one_that_was_deleted(make_cr, make_fit
 async def test_a_fit_starts_once_its_rights_are_there(make_cr, make_fit, now, world, runs):
     fits = [make_fit("a", "Pending")]
     assert not await runs.advance(make_cr(), fits, {}, now, may_start=False)
-    assert (world.jobs, world.said) == ([], {})
+    assert (world.jobs, world.said) == ([], {"a": "Queued"})
     await runs.advance(make_cr(), fits, {}, now, may_start=True)
     assert world.jobs == ["a"]
