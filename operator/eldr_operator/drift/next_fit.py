@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from eldr_operator import clock
+from eldr_operator.drift import maintenance
 from eldr_operator.drift.judge import told
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
@@ -78,13 +79,13 @@ def next_fit(state: State, spec: DriftSpec, seen: Observation, now: datetime) ->
         of = " since then" if changed else ""
         text = f"A fit waits for log records{of}: about {records} of spec.refit.minSamples {seen.min_samples}"
         return NextFit("WaitingForRecords", text)
-    if window is not None and not window.is_usable:
+    if window is not None and not maintenance.is_usable(window):
         text = (
             f"No drift fit starts: spec.refit.drift.maintenanceWindow has schedule {window.schedule!r} and timeZone "
             f'{window.time_zone!r}; write five cron fields, for example "0 1 * * *", and an IANA name'
         )
         return NextFit("InvalidMaintenanceWindow", text)
-    if window is not None and (opens := window.opens_at(now)) is not None:
+    if window is not None and (opens := maintenance.opens_at(window, now)) is not None:
         text = f"A fit waits for the maintenance window at {clock.stamp(opens)}"
         return NextFit("OutsideMaintenanceWindow", text, None, opens)
     if not changed:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Literal
 
 from pydantic import Field
 
-from eldr_operator import cron
 from eldr_operator.camel import CamelModel
 
 
@@ -17,18 +15,6 @@ class MaintenanceWindow(CamelModel):
     schedule: str
     duration_minutes: int = Field(default=60, ge=1, le=10_080)
     time_zone: str = "Etc/UTC"
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the schedule has five fields and comes some time, and the time zone is known."""
-        return cron.is_zone(self.time_zone) and not cron.fault(self.schedule)
-
-    def opens_at(self, now: datetime) -> datetime | None:
-        """Return when a window that is usable opens next; None while it is open."""
-        opened = cron.latest(self.schedule, self.time_zone, now).astimezone(now.tzinfo)
-        if now - opened < timedelta(minutes=self.duration_minutes):
-            return None
-        return cron.following(self.schedule, self.time_zone, now).astimezone(now.tzinfo)
 
 
 class DriftSpec(CamelModel):

@@ -19,6 +19,7 @@ import eldr
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.camel import CamelModel
+from eldr_operator.drift import maintenance
 from eldr_operator.kube.owners import is_ours, owner_uids
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
@@ -279,7 +280,7 @@ def _may_update(cr: EldrDeployment, now: datetime) -> bool:
     if cr.spec.update != "Window":
         return cr.spec.update == "Immediate"
     window = cr.spec.refit.drift.maintenance_window
-    return window is not None and window.is_usable and window.opens_at(now) is None
+    return window is not None and maintenance.is_usable(window) and maintenance.opens_at(window, now) is None
 
 
 def _running(
