@@ -1,6 +1,6 @@
 """litellm before a real router and simulated engines: each of its families that leads to one of our paths.
 
-It lives in an environment of its own: ``ELDR_LITELLM=$(hack/litellm/install) pytest tests/sim/test_litellm.py``. `make test-all` does so.
+It lives in an environment of its own: ``ELDR_LITELLM=$(hack/apart hack/litellm) pytest tests/sim/test_litellm.py``. `make test-all` does so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHILD = Path(__file__).parents[1] / "support" / "litellm_child.py"
 WHERE = os.environ.get("ELDR_LITELLM", "")
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not WHERE, reason="needs litellm: ELDR_LITELLM=$(hack/litellm/install)"),
+    pytest.mark.skipif(not WHERE, reason="needs litellm: ELDR_LITELLM=$(hack/apart hack/litellm)"),
 ]
 FAST = ("--speed", "0.05")
 TOKENS = 20

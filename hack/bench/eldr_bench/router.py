@@ -37,6 +37,7 @@ from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
 
 PEER_ENVIRONMENT = Path(__file__).parents[1] / "vllm_router"
+INSTALL = Path(__file__).parents[2] / "apart", PEER_ENVIRONMENT
 ROUNDS = 12
 LIMIT_SECONDS = 1500
 OPEN_STREAMS, OPEN_TOKENS = 500, round(4 / INTERVAL)
@@ -123,7 +124,7 @@ def main() -> None:
     ports = free_ports(1 + K)
     urls = [f"http://127.0.0.1:{p}" for p in ports]
     before = os.environ.get("ELDR_BENCH_BEFORE")
-    install = subprocess.run([PEER_ENVIRONMENT / "install"], check=False, stdout=subprocess.PIPE, text=True)
+    install = subprocess.run(INSTALL, check=False, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         mocks = [sys.executable, "-m", "eldr_bench.mocks", *map(str, ports)]
         stack.enter_context(process(OTHER_CORE, *mocks))
