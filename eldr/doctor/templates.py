@@ -121,16 +121,14 @@ def _claims(spec: Object) -> list[Object]:
 def _of_clients(spec: Object) -> list[Object]:
     """Return the volumes of what routers know clients by, and prove themselves with."""
     router, volumes = inside(spec, "router"), []
+    pair = [{"key": key, "path": key} for key in ("tls.crt", "tls.key")]
     if keys := text(router, "apiKeysSecret"):
         volumes.append({"name": keys, "secret": {"secretName": keys}})
     if tls := text(router, "tlsSecret"):
-        items = [{"key": key, "path": key} for key in ("tls.crt", "tls.key")]
-        volumes.append({"name": tls, "secret": {"secretName": tls, "items": items}})
+        volumes.append({"name": tls, "secret": {"secretName": tls, "items": pair}})
     if admin := inside(router, "adminTLS"):
-        items = [{"key": key, "path": key} for key in ("tls.crt", "tls.key")]
-        volumes.append(
-            {"name": "admin-tls", "secret": {"secretName": text(admin, "secretName"), "items": items}}
-        )
+        shown = {"secretName": text(admin, "secretName"), "items": pair}
+        volumes.append({"name": "admin-tls", "secret": shown})
         authority = {"name": text(admin, "authorityConfigMap"), "items": [{"key": AUTHORITY_KEY}]}
         volumes.append({"name": "admin-authority", "configMap": authority})
     return volumes

@@ -36,13 +36,18 @@ async def know(router) -> None:
     assert {one["kv_tokens"] for one in (await router.state())["decode"]} == {10_000}
 
 
+async def expect_long(router, prompts: int, release) -> None:
+    """Let the next requests be long, and the first answer of each decode engine take until it is released."""
+    await know(router)
+    for name in ("d0", "d1"):
+        router[name].script.append(slow(release))
+    router["p0"].script += [long(6000)] * prompts
+
+
 async def test_a_long_prompt_goes_elsewhere_or_gets_429(start):
     release = asyncio.Event()
     async with start("p0", "d0", "d1", policy="JSQ") as router:
-        await know(router)
-        for name in ("d0", "d1"):
-            router[name].script.append(slow(release))
-        router["p0"].script += [long(6000), long(6000), long(6000)]
+        await expect_long(router, 3, release)
         async with router.stream() as first, router.stream() as second:
             assert {first.headers["x-eldr-decode"], second.headers["x-eldr-decode"]} == {"d0", "d1"}
             held = {one["name"]: one["kv_held"] for one in (await router.state())["decode"]}
@@ -63,10 +68,7 @@ async def test_a_long_prompt_goes_elsewhere_or_gets_429(start):
 async def test_a_dry_run_counts_the_prompt_and_keeps_no_room(start):
     release = asyncio.Event()
     async with start("p0", "d0", "d1", policy="JSQ") as router:
-        await know(router)
-        for name in ("d0", "d1"):
-            router[name].script.append(slow(release))
-        router["p0"].script += [long(6000), long(6000)]
+        await expect_long(router, 2, release)
         async with router.stream() as first:
             busy, free = sorted(("d0", "d1"), key=lambda name: name != first.headers["x-eldr-decode"])
             got = (await ask(router, {"prompt_tokens": 8000, "max_tokens": 8})).json()

@@ -58,7 +58,9 @@ async def test_what_the_client_would_be_told(start):
         assert (await ask(router, {"eldr": {"v": 9}})).json()["signature"] == "wire_error"
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"sequences":0}', b'{"sequences":true}'])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"sequences":0}', b'{"sequences":true}', b'{"sequences":null}']
+)
 async def test_nonsense_is_told_so(start, body):
     async with start("p0", "d0") as router:
         got = await router.client.post(f"{router.admin}/eldr/v1/explain", content=body, headers=AUTH)

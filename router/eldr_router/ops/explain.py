@@ -117,10 +117,12 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
 
 def _whole(fields: dict[str, Any], name: str) -> int | None:
     """Return a field that is a whole number from 1; None without it."""
-    value = fields.get(name)
-    if value is not None and (type(value) is not int or value < 1):
+    if name not in fields:
+        return None
+    value = fields[name]
+    if type(value) is not int or value < 1:
         raise bad_request(f"{name}: expected a whole number from 1, got {value!r:.40}", param=name)
-    return value
+    return int(value)
 
 
 def _prior(decision: Decision) -> str | None:

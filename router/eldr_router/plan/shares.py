@@ -105,8 +105,8 @@ class Shares:
 
     def believed_busy(self, now: float) -> bool:
         """Tell whether a member that was heard lately was last told of sequences in flight here."""
-        last = last_reports(self.peers, self.view.members)
-        return any(now - heard <= STALE_SECONDS and self._told.get(report.router) for heard, report in last)
+        fresh, _ = self.told(now)
+        return any(self._told.get(report.router) for report in fresh)
 
     def told(self, now: float) -> tuple[list[Report], list[Report]]:
         """Last reports of the other members that were heard lately, and of those that have fallen silent.

@@ -138,6 +138,7 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
     model = fields.get("model", base.model)
     if not isinstance(model, str):
         raise RoutingError(f"model: expected a name, got {shown(model)}")
+    waiting = _optional(fields, "max_waiting", base.max_waiting, 0, 1 << 20, whole=True)
     return replace(
         base,
         model=model,
@@ -148,10 +149,8 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
         prior=_number(fields, "prior", base.prior, 0.0, 1.0),
         domains=domains,
         max_in_flight=int(_number(fields, "max_in_flight", base.max_in_flight, 1, 1 << 20, whole=True)),
-        max_waiting=_waiting(fields),
-        max_wait_seconds=_number(fields, "max_wait_seconds", 0.0, 0.001, 86400.0)
-        if "max_wait_seconds" in fields
-        else None,
+        max_waiting=None if waiting is None else int(waiting),
+        max_wait_seconds=_optional(fields, "max_wait_seconds", base.max_wait_seconds, 0.001, 86400.0),
         sample_rate=_number(fields, "sample_rate", base.sample_rate, 0.0, 1.0),
         lease_seconds=_number(fields, "lease_seconds", base.lease_seconds, 2.0, 86400.0),
     )
@@ -198,10 +197,10 @@ def _domains(fields: dict[str, Any], default: tuple[tuple[str, float], ...]) -> 
     return tuple(found.items())
 
 
-def _waiting(fields: dict[str, Any]) -> int | None:
-    if "max_waiting" not in fields:
-        return None
-    return int(_number(fields, "max_waiting", 0, 0, 1 << 20, whole=True))
+def _optional(
+    fields: dict[str, Any], name: str, default: float | None, low: float, high: float, *, whole: bool = False
+) -> float | None:
+    return _number(fields, name, low, low, high, whole=whole) if name in fields else default
 
 
 def _bound(fields: dict[str, Any], default: float) -> float:

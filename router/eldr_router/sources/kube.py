@@ -87,9 +87,9 @@ class KubeSource:
         found = engines(self._pods.values())
         self._control.set_endpoints(ROLE_PREFILL, [spec for spec in found if spec.role == ROLE_PREFILL])
         self._control.set_endpoints(ROLE_DECODE, [spec for spec in found if spec.role == ROLE_DECODE])
-        others = peers(self._pods.values(), self._own_ip)
+        pods = self._pods.values()
+        others = peers(pods, self._own_ip)
         if others is not None:
-            pods = self._pods.values()
             self._control.set_peers(others, doubted(pods), secure(pods, self._name))
 
     async def _get_routing(self) -> str:
