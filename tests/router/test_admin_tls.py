@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
@@ -125,6 +124,7 @@ async def test_who_cannot_prove_itself_is_not_asked_until_its_certificate_is_rep
 
 
 async def test_another_authority_is_trusted_without_a_restart(pair, signer, tmp_path, caplog):
+    caplog.set_level("INFO", "eldr_router.sources.secrets")
     newer = authority(tmp_path, "newer")
     for number in range(2):
         issued(signer, tmp_path / f"shown-{number}")
@@ -138,9 +138,11 @@ async def test_another_authority_is_trusted_without_a_restart(pair, signer, tmp_
         pair.trusts(0, signer, newer)  # both, until all certificates are new
         await until(lambda: one.secrets.trust is not before, "the authority to be read again")
         issued(newer, tmp_path / "shown-1")
-        await asyncio.sleep(0.2)
+        await until(lambda: "shown-1: read again" in caplog.text, "the certificate to be shown")
         one.services.pool.close()  # so that connections are made anew
-        await asyncio.sleep(0.2)
+        closed = one.services.clock()
+        (peer,) = shares(one).peers.values()
+        await until(lambda: peer.heard > closed, "an answer by a new connection")
         await together(one, two)
         assert not problem(one)
 
