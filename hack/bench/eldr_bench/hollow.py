@@ -77,12 +77,16 @@ class Hollow:
     def _run(self) -> None:
         self._released.wait()
         query = {"watch": "1", "resourceVersion": "0", "labelSelector": contract.LABEL_ROLE}
+        started = set[str]()
         try:
-            with self._api.stream("GET", "/api/v1/pods", params=query, timeout=None) as events:
-                for line in events.iter_lines():
-                    event = json.loads(line)
-                    if event["type"] == "ADDED":
-                        self._start(event["object"])
+            while not self._server.should_exit:  # the API server ends the watch of a reader that is slow
+                with self._api.stream("GET", "/api/v1/pods", params=query, timeout=None) as events:
+                    for line in events.iter_lines():
+                        event = json.loads(line)
+                        uid = event["object"]["metadata"].get("uid")
+                        if event["type"] in {"ADDED", "MODIFIED"} and uid not in started:
+                            self._start(event["object"])
+                            started.add(uid)
         except httpx.HTTPError:  # the control plane ends with the measurement
             if not self._server.should_exit:
                 raise
