@@ -23,9 +23,10 @@ BENCHMARKS = {
     "fit": ("fit",),
     "large fit": ("fit", "--large"),
     "router": ("router",),
+    "features": ("features",),
     "bodies": ("bodies",),
 }
-USUAL = ("decision", "fit", "router", "bodies")
+USUAL = ("decision", "fit", "router", "features", "bodies")
 INTRODUCTION = """# Benchmarks
 
 `make bench` writes this page; `make bench ONLY=decision` measures one part again, `ONLY="large fit"` fits of 100,000 records. Smaller is

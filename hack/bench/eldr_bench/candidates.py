@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from eldr import centroids
 from eldr.centroids import CentroidSet
 from eldr.contract import PATH_STATE, POLICY_ELDR, POLICY_MARGINAL
+from eldr_bench.load import Target
 from eldr_bench.mocks import EXPERTS, LAYERS, TOP_K
 from eldr_bench.proof import require
 from eldr_kube.ports import free_port, free_ports
@@ -31,6 +32,7 @@ ROUTER_CORE = 0
 PLACED = {
     POLICY_MARGINAL: ((POLICY_MARGINAL, "union"), (POLICY_MARGINAL, "no_signature")),
     POLICY_ELDR: ((POLICY_ELDR, "similarity"), ("JSQ", "no_signature")),
+    **{policy: ((policy, "policy"), (policy, "policy")) for policy in ("JSQ", "RoundRobin")},
 }
 """By which policy and why signed and unsigned requests are placed."""
 
@@ -41,7 +43,7 @@ class Candidate:
 
     name: str
     pid: int
-    port: int
+    target: Target
     policy: str = ""
     admin: int = 0
     asked: Counter[bool] = field(default_factory=Counter)
@@ -63,17 +65,18 @@ class Candidate:
             return {key: n for key, n in counters.items() if n and key.startswith(f"eldr_router_{name}")}
 
         require(state["policy"] == self.policy, f"{self.name}: policy {state['policy']} is in effect")
-        asked, total = dict(zip(PLACED[self.policy], (True, False), strict=True)), self.asked.total()
-        expected = {series(*how): self.asked[signed] for how, signed in asked.items() if self.asked[signed]}
+        total, expected = self.asked.total(), Counter[str]()
+        for how, signed in zip(PLACED[self.policy], (True, False), strict=True):
+            expected[series(*how)] += self.asked[signed]
         placed, ended, failed = map(counted, ("placements_total", "requests_total", "retries"))
-        require(placed == expected, f"{self.name}: placed {placed}, expected {expected}")
+        require(placed == +expected, f"{self.name}: placed {placed}, expected {dict(expected)}")
         ok = {'eldr_router_requests_total{outcome="ok"}': total}
         require(ended == ok, f"{self.name}: of {total} requests {ended}")
         require(not failed, f"{self.name}: attempts were given up, {failed}")
-        unions, signed = state["locality"], self.asked[True]
+        unions, asked = state["locality"], self.asked[True]
         if self.policy == POLICY_MARGINAL:
             known = unions["requests"] if unions else 0
-            require(known == signed, f"{self.name}: {known} of {signed} requests are in unions")
+            require(known == asked, f"{self.name}: {known} of {asked} requests are in unions")
         else:
             require(unions is None, f"{self.name}: it keeps unions, {unions}")
 
@@ -116,9 +119,17 @@ def process(core: int, *arguments: str, checkout: str | None = None) -> Iterator
 
 @contextlib.contextmanager
 def ours(
-    name: str, policy: str, folder: Path, urls: list[str], checkout: str | None = None
+    name: str,
+    policy: str,
+    folder: Path,
+    urls: list[str],
+    checkout: str | None = None,
+    *,
+    without: Collection[str] = (),
+    more: Sequence[str] = (),
+    sample_rate: float = 0.1,
 ) -> Iterator[Candidate]:
-    """Run our router until it serves by a policy."""
+    """Run our router until it serves by a policy; without some of its usual options, and with more of them."""
     port, admin = free_ports(2)
     folder.mkdir()
     (folder / "c").write_bytes(centroid_file())
@@ -127,16 +138,17 @@ def ours(
         "policy": policy,
         "prefill": [{"name": "p", "url": urls[0]}],
         "decode": [{"name": f"d{i}", "url": url} for i, url in enumerate(urls[1:])],
-        "sample_rate": 0.1,
+        "sample_rate": sample_rate,
         "max_in_flight": 10000,
     }
     (folder / "w").write_text(json.dumps(workers))
     options = {"workers": "w", "centroids": "c", "log-dir": "log"}
     command = [sys.executable, "-c", "from eldr.cli import main; main()", "router", "--log-level", "error"]
-    command += [part for option, value in options.items() for part in (f"--{option}", str(folder / value))]
-    command += ["--port", str(port), "--admin-port", str(admin)]
+    for option in options.keys() - without:
+        command += [f"--{option}", str(folder / options[option])]
+    command += ["--port", str(port), "--admin-port", str(admin), *more]
     with process(ROUTER_CORE, *command, checkout=checkout) as child:
-        candidate = Candidate(name, child.pid, port, policy, admin)
+        candidate = Candidate(name, child.pid, Target(port), policy, admin)
 
         def problem() -> str:
             state = candidate.state()
@@ -163,7 +175,7 @@ def theirs(environment: Path, urls: list[str]) -> Iterator[Candidate]:
                 return ""
 
         wait(f"{PEER}: does not serve", problem)
-        yield Candidate(PEER, child.pid, port)
+        yield Candidate(PEER, child.pid, Target(port))
 
 
 def centroid_file() -> bytes:

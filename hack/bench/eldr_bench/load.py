@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from eldr_bench.mocks import ANSWER_BYTES, DIFFERENT
 from eldr_bench.proof import require
@@ -14,37 +16,50 @@ CLIENTS, REQUESTS = 32, 1600
 STREAMS, TOKENS = 100, 40
 
 
-def request(number: int, *, stream: bool, tokens: int) -> bytes:
+class Target(NamedTuple):
+    """A router's port for clients, the key that it asks for, and how its certificate is checked if it has one."""
+
+    port: int
+    key: str = ""
+    tls: ssl.SSLContext | None = None
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection."""
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
+
+
+def request(number: int, *, stream: bool, tokens: int, key: str = "") -> bytes:
     """Return a request with a prompt of 400 bytes."""
     prompt = f"{number % DIFFERENT:04} " + "word " * 79
     body = json.dumps({"model": "m", "prompt": prompt, "stream": stream, "max_tokens": tokens}).encode()
     lines = [b"POST /v1/completions HTTP/1.1", b"host: r", b"content-type: application/json"]
+    lines += [b"authorization: Bearer " + key.encode()] if key else []
     return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
 
 
-async def ask(port: int, numbers: range) -> None:
+async def ask(target: Target, numbers: range) -> None:
     """Ask one request after the other on one connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await target.connect()
     with contextlib.closing(writer):
         for number in numbers:
-            writer.write(request(number, stream=False, tokens=16))
+            writer.write(request(number, stream=False, tokens=16, key=target.key))
             got = await reader.readuntil(b"\r\n\r\n")
             require(got.startswith(b"HTTP/1.1 200"), f"a request was answered by {got!r}")
             await reader.readexactly(ANSWER_BYTES)
 
 
-async def ask_all(port: int) -> None:
+async def ask_all(target: Target) -> None:
     """Ask ``REQUESTS`` requests on ``CLIENTS`` connections."""
     each = REQUESTS // CLIENTS
-    await asyncio.gather(*(ask(port, range(at * each, (at + 1) * each)) for at in range(CLIENTS)))
+    await asyncio.gather(*(ask(target, range(at * each, (at + 1) * each)) for at in range(CLIENTS)))
 
 
-async def listen(port: int, number: int, tokens: int) -> int:
+async def listen(target: Target, number: int, tokens: int) -> int:
     """Read one stream to its good end; return its chunks."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await target.connect()
     data = bytearray()
     with contextlib.closing(writer):
-        writer.write(request(number, stream=True, tokens=tokens))
+        writer.write(request(number, stream=True, tokens=tokens, key=target.key))
         while not data.endswith(b"0\r\n\r\n"):
             more = await reader.read(65536)
             require(more, f"a stream ended after {bytes(data[-200:])!r}")
@@ -57,9 +72,9 @@ async def listen(port: int, number: int, tokens: int) -> int:
     return chunks
 
 
-async def listen_all(port: int, streams: int = STREAMS, tokens: int = TOKENS) -> int:
+async def listen_all(target: Target, streams: int = STREAMS, tokens: int = TOKENS) -> int:
     """Read streams at the same time; return their chunks."""
-    return sum(await asyncio.gather(*(listen(port, at, tokens) for at in range(streams))))
+    return sum(await asyncio.gather(*(listen(target, at, tokens) for at in range(streams))))
 
 
 def cpu_seconds(pid: int) -> float:

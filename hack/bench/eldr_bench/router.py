@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import uvloop
@@ -69,22 +69,23 @@ async def serving(candidate: Candidate, engines: str, requests: int, *, signed: 
 async def per_request(candidate: Candidate) -> float:
     """Return milliseconds of CPU per request."""
     before = cpu_seconds(candidate.pid)
-    await ask_all(candidate.port)
+    await ask_all(candidate.target)
     return (cpu_seconds(candidate.pid) - before) * 1e3 / REQUESTS
 
 
 async def per_chunk(candidate: Candidate) -> float:
     """Return microseconds of CPU per streamed chunk, the requests' own cost taken off."""
     before = cpu_seconds(candidate.pid)
-    chunks = await listen_all(candidate.port)
+    chunks = await listen_all(candidate.target)
     spent = cpu_seconds(candidate.pid) - before - STREAMS * candidate.signed[-1] / 1e3
     return spent * 1e6 / chunks
 
 
-async def measure(candidates: list[Candidate], engines: str) -> None:
-    """Interleave routers and loads; the first round warms up."""
-    for turn in range(ROUNDS + 1):
-        for candidate in candidates[turn % len(candidates) :] + candidates[: turn % len(candidates)]:
+async def interleave(candidates: Sequence[Candidate], engines: str, rounds: int) -> None:
+    """Give routers the same loads in turns; a first round warms up."""
+    for turn in range(rounds + 1):
+        first = turn % len(candidates)
+        for candidate in (*candidates[first:], *candidates[:first]):
             async with serving(candidate, engines, REQUESTS + STREAMS, signed=True):
                 candidate.signed.append(await per_request(candidate))
                 candidate.chunk.append(await per_chunk(candidate))
@@ -93,8 +94,14 @@ async def measure(candidates: list[Candidate], engines: str) -> None:
     for candidate in candidates:
         for values in (candidate.signed, candidate.unsigned, candidate.chunk):
             del values[0]
+
+
+async def measure(candidates: Sequence[Candidate], engines: str) -> None:
+    """Measure CPU, then memory."""
+    await interleave(candidates, engines, ROUNDS)
+    for candidate in candidates:
         async with serving(candidate, engines, OPEN_STREAMS, signed=True):
-            streams = asyncio.ensure_future(listen_all(candidate.port, OPEN_STREAMS, OPEN_TOKENS))
+            streams = asyncio.ensure_future(listen_all(candidate.target, OPEN_STREAMS, OPEN_TOKENS))
             await asyncio.sleep(3)
             candidate.memory.append(resident_mebibytes(candidate.pid))
             await streams

@@ -8,24 +8,27 @@ from collections import Counter
 import pytest
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_bench import candidates, load, router
+from eldr_bench import candidates, features, load, router
 from eldr_bench.candidates import Candidate, series
 from eldr_bench.mocks import Mock, Served
 from eldr_bench.proof import Unproven
 
 
 def candidate(policy=POLICY_MARGINAL):
-    return Candidate("ours", 0, 0, policy, asked=Counter({True: 5, False: 3}))
+    return Candidate("ours", 0, load.Target(0), policy, asked=Counter({True: 5, False: 3}))
 
 
 def state(policy=POLICY_MARGINAL, **counters):
     signed, unsigned = candidates.PLACED[policy]
-    known = {series(*signed): 5.0, series(*unsigned): 3.0, 'eldr_router_requests_total{outcome="ok"}': 8.0}
+    known = {series(*signed): 5.0, series(*unsigned): 3.0}
+    if signed == unsigned:
+        known = {series(*signed): 8.0}
+    known['eldr_router_requests_total{outcome="ok"}'] = 8.0
     unions = {"requests": 5} if policy == POLICY_MARGINAL else None
     return {"policy": policy, "counters": known | counters, "locality": unions}
 
 
-@pytest.mark.parametrize("policy", [POLICY_MARGINAL, POLICY_ELDR])
+@pytest.mark.parametrize("policy", [POLICY_MARGINAL, POLICY_ELDR, "JSQ"])
 def test_a_router_that_placed_as_named_passes(policy):
     candidate(policy).prove(state(policy))
 
@@ -44,6 +47,24 @@ def test_a_router_that_placed_as_named_passes(policy):
 def test_a_router_that_did_otherwise_is_told(wrong, why):
     with pytest.raises(Unproven, match=why):
         candidate().prove(wrong)
+
+
+def test_a_balancer_that_placed_too_few_is_told():
+    with pytest.raises(Unproven, match="placed"):
+        candidate("JSQ").prove(state("JSQ", **{series("JSQ", "policy"): 7.0}))
+
+
+def test_features_are_compared_by_round_and_the_dearest_comes_first():
+    default, *others = (
+        Candidate(name, 0, load.Target(0), signed=[one], unsigned=[one], chunk=[one])
+        for name, one in (("default", 2.0), ("cheap", 1.0), ("dear", 4.0))
+    )
+    found = [(figure["name"], figure["values"]) for figure in features.figures(default, others)][:3]
+    assert [(name.split(":")[0], *values) for name, values in found] == [
+        ("default", 2.0),
+        ("dear / default", 2.0),
+        ("cheap / default", 0.5),
+    ]
 
 
 def test_a_band_that_keeps_unions_is_told():
@@ -127,14 +148,14 @@ async def test_a_stream_that_ends_badly_is_told(data, why):
     server, port = await answering(data)
     async with server:
         with pytest.raises(Unproven, match=why):
-            await load.listen(port, 0, 2)
+            await load.listen(load.Target(port), 0, 2)
 
 
 async def test_a_request_that_fails_is_told():
     server, port = await answering(b"HTTP/1.1 503 No\r\n\r\n")
     async with server:
         with pytest.raises(Unproven, match="503"):
-            await load.ask(port, range(1))
+            await load.ask(load.Target(port), range(1))
 
 
 @pytest.mark.process
