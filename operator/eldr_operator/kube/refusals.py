@@ -14,9 +14,12 @@ _REASON = "FailedCreate"
 
 
 async def of_stateful_set(api: Api, live: Object | None) -> str:
-    """Return why a StatefulSet has fewer pods than it wants; empty where it has all, or nothing says why."""
-    if live is None or (live.get("status") or {}).get("replicas", 0) >= live["spec"]["replicas"]:
+    """Return why a StatefulSet has fewer pods than it wants; empty where it has all, nothing says why, or nobody has tried yet."""
+    status = (live or {}).get("status") or {}
+    if live is None or status.get("replicas", 0) >= live["spec"]["replicas"]:
         return ""
+    if status.get("observedGeneration") != live["metadata"]["generation"]:
+        return ""  # its controller comes first, and its status wakes a pass
     return await _told(api, live)
 
 
