@@ -19,6 +19,7 @@ from eldr_operator.metrics import Metrics
 
 Object = dict[str, Any]
 Key = tuple[str, str]
+Version = tuple[Any, ...]
 
 _INVALID = 422
 _NO_VERSION = "1"
@@ -53,7 +54,7 @@ class Applier:
         self._cache = cache
         self._metrics = metrics
         self._monotonic = monotonic
-        self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
+        self._applied: dict[Key, dict[Key, tuple[str, Version]]] = {}
         self._undos: dict[Key, dict[Key, list[float]]] = {}
         self._undone: dict[Key, list[str]] = {}
         self._left: dict[Key, dict[Key, tuple[str, str]]] = {}
@@ -294,13 +295,12 @@ def _has_arrived(live: Object, manifest: Object) -> bool:
     )
 
 
-def _version(live: Object, manifest: Object) -> str:
+def _version(live: Object, manifest: Object) -> Version:
     """Return what changes when somebody changes what the manifest holds: labels and annotations make no new generation."""
     metadata, wanted = live["metadata"], manifest["metadata"]
-    head = [
-        {key: (metadata.get(field) or {}).get(key) for key in wanted.get(field, ())}
+    head = (
+        (metadata.get(field) or {}).get(key)
         for field in ("labels", "annotations")
-    ]
-    return (
-        f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}/{meta.digest(head)}"
+        for key in wanted.get(field, ())
     )
+    return metadata["uid"], metadata.get("generation") or metadata["resourceVersion"], *head

@@ -36,6 +36,9 @@ class Cache:
     Watches bring changes; a list now and then brings what a watch may have missed. What the operator itself has written
     is put here at once, so that a pass never decides by what it has just changed. Of two versions of an object the later
     stays, whoever comes last: resource versions of one kind can be compared (Kubernetes, KEP-5504).
+
+    Pods lose ``metadata.managedFields``, half of what they take: the operator writes none. So do revisions of StatefulSets,
+    which carry our labels but are not ours, their copy of the template.
     """
 
     def __init__(self) -> None:
@@ -74,7 +77,7 @@ class Cache:
         known = of_namespace.get(metadata["name"])
         if known is None or known["metadata"]["uid"] != metadata["uid"] or _version(known) < _version(live):
             self._drop(kind, known)
-            of_namespace[metadata["name"]] = live
+            live = of_namespace[metadata["name"]] = _lean(kind, live)
             if (key := _index(kind, live)) is not None:
                 self._by_deployment.setdefault(key, {})[metadata["name"]] = live
 
@@ -128,6 +131,18 @@ class Cache:
         # copies: metrics are collected in a thread of their own, while watches bring changes
         for of_namespace in list(self._objects[kind].values()):
             yield from list(of_namespace.values())
+
+
+def _lean(kind: str, live: Object) -> Object:
+    """Return an object without what nobody looks at."""
+    metadata = live["metadata"]
+    if kind == "Pod":
+        kept = {name: value for name, value in metadata.items() if name != "managedFields"}
+        return {**live, "metadata": kept}
+    owners = metadata.get("ownerReferences") or ()
+    if kind == "ControllerRevision" and any(owner["kind"] == "StatefulSet" for owner in owners):
+        return {name: value for name, value in live.items() if name != "data"}
+    return live
 
 
 def _version(live: Mapping[str, Any]) -> int:

@@ -24,6 +24,24 @@ def test_the_later_version_stays(cache):
     assert repr(cache) == "<Cache objects=1>"
 
 
+def test_who_owns_the_fields_of_a_pod_is_not_kept(cache):
+    owned = pod(1)
+    owned["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    for kind in ("Pod", "Service"):
+        cache.put(kind, owned)
+    assert cache.get("Pod", "n", "p") == pod(1)
+    assert cache.get("Service", "n", "p") == owned != pod(1)
+
+
+def test_the_template_in_a_revision_of_a_stateful_set_is_not_kept(cache):
+    for name, kind in (("ours", "EldrDeployment"), ("theirs", "StatefulSet")):
+        made = pod(1, name=name, uid=name)
+        made["metadata"]["ownerReferences"] = [{"kind": kind}]
+        cache.put("ControllerRevision", {**made, "data": {"spec": 1}})
+    assert "data" in cache.get("ControllerRevision", "n", "ours")
+    assert "data" not in cache.get("ControllerRevision", "n", "theirs")
+
+
 def test_kinds_that_are_not_watched_are_not_kept(cache):
     cache.put("Event", pod(1))
     assert repr(cache) == "<Cache objects=0>"
