@@ -1,6 +1,6 @@
 """Write a small random model of one of the known families, for exactness tests, or ``eagle3``, a head that drafts. Needs torch.
 
-    python -m eldr_tiny_moe.variants FAMILY FOLDER [--seed N] [--noise SHARE]
+    python -m eldr_tiny_moe.variants FAMILY FOLDER [--seed N] [--noise SHARE] [--drafts TOKEN ...]
 
 The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
 far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -290,8 +290,12 @@ def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
         shutil.copyfile(TOKENIZER / name, folder / name)
 
 
-def write_head(folder: Path, seed: int = 0) -> None:
-    """Write an EAGLE-3 head for ``qwen3moe``: one dense layer that drafts, from what three layers of that model say."""
+def write_head(folder: Path, seed: int = 0, drafts: Sequence[int] = ()) -> None:
+    """Write an EAGLE-3 head for ``qwen3moe``: one dense layer that drafts, from what three layers of that model say.
+
+    Where tokens are named it drafts no others. A request that may have these alone then accepts some, though weights are random.
+    """
+    vocabulary = len(drafts) or SHARED["vocab_size"]
     config = {
         **SHARED,
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -303,7 +307,7 @@ def write_head(folder: Path, seed: int = 0) -> None:
         "rms_norm_eps": 1e-6,
         "torch_dtype": "bfloat16",
         "tie_word_embeddings": False,
-        "draft_vocab_size": SHARED["vocab_size"],
+        "draft_vocab_size": vocabulary,
         # where vLLM's model runner V2 looks; V1 also takes them from "eagle_config"
         "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
     }
@@ -317,7 +321,7 @@ def write_head(folder: Path, seed: int = 0) -> None:
         "midlayer.mlp.gate_proj": (inner, hidden),
         "midlayer.mlp.up_proj": (inner, hidden),
         "midlayer.mlp.down_proj": (hidden, inner),
-        "lm_head": (SHARED["vocab_size"], hidden),
+        "lm_head": (vocabulary, hidden),
     }
     norms = (
         "norm",
@@ -333,6 +337,8 @@ def write_head(folder: Path, seed: int = 0) -> None:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     saved = {f"{name}.weight": weight.to(torch.bfloat16) for name, weight in weights.items()}
+    if drafts:  # from an id of the head to one of the model: the difference
+        saved["d2t"] = torch.tensor(drafts) - torch.arange(vocabulary)
     safetensors.torch.save_file(saved, folder / "model.safetensors")
 
 
@@ -343,9 +349,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.0, metavar="SHARE")
+    parser.add_argument("--drafts", type=int, nargs="+", default=(), metavar="TOKEN")
     options = parser.parse_args()
     if options.family == "eagle3":
-        write_head(options.folder, options.seed)
+        write_head(options.folder, options.seed, options.drafts)
     else:
         write(options.family, options.folder, options.seed, options.noise)
 
