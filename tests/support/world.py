@@ -64,6 +64,14 @@ class World:
         if to in node.shares.peers:
             self.letters.append(Letter(node, to, next(node.questions), node.shares.turn))
 
+    def hear(self, address: Address, to: Address) -> None:
+        """Ask, and have the answer at once."""
+        if to in self.nodes[address].shares.peers:
+            self.ask(address, to)
+            letter = self.letters[-1]
+            self.step(letter)
+            self.step(letter)
+
     def alive(self, node: Node) -> bool:
         return any(node is other for other in self.nodes.values())
 
@@ -113,12 +121,9 @@ class World:
     def stop(self, address: Address) -> None:
         """A process is stopped just after it has read the list, and everybody has heard it."""
         self.list(address)
-        for other, node in self.running().items():
-            if address in node.shares.peers and other != address:
-                self.ask(other, address)
-                letter = self.letters[-1]
-                self.step(letter)
-                self.step(letter)
+        for other in self.running():
+            if other != address:
+                self.hear(other, address)
         self.nodes[address].stopped = True
 
     def lapse(self, seconds: float = LAPSE_SECONDS + 1) -> None:
@@ -144,6 +149,22 @@ class World:
                     self.ask(address, to)
             while self.letters:
                 self.step(self.letters[0])
+
+    def lend(self, busy: Node, rounds: int = 12) -> None:
+        """One router takes all that it may have, and the others give it what they can."""
+        for _ in range(rounds):
+            for engine in ENGINES:
+                while self.admit(busy, engine):
+                    pass
+            for node in self.nodes.values():
+                node.shares.give(flights(node), 0)
+            self.talk(1)
+
+    def blip(self, address: Address) -> None:
+        """A router reads another limit for a moment: its turn is a new one, and its view is not."""
+        limit = self.nodes[address].shares.view.limit
+        self.nodes[address].shares.set_limit(limit + 1)
+        self.nodes[address].shares.set_limit(limit)
 
     def bounds(self, engine: str) -> list[int]:
         return [node.shares.bound(engine) for node in self.nodes.values()]

@@ -43,6 +43,8 @@ def write_report(report: Report) -> dict[str, Any]:
         fields["tokens"] = dict(report.tokens)
     if report.held:  # seldom
         fields["held"] = {address: dict(counts) for address, counts in report.held.items()}
+    if report.leaving:
+        fields["leaving"] = True
     return fields
 
 
@@ -73,6 +75,7 @@ def read_report(status: int, body: bytes) -> Report:
             prefill=_counts(fields["prefill"]),
             held={str(at): _counts(counts) for at, counts in fields.get("held", {}).items()},
             tokens=_counts(fields.get("tokens", {})),  # routers of older versions tell none
+            leaving=fields.get("leaving") is True,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None

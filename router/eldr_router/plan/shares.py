@@ -55,6 +55,7 @@ class Shares:
         self._held = Held()
         self._awake: float | None = None
         self._told: dict[str, int] = {}  # by member: sequences in flight here, as it was told last
+        self._leaving = False
 
     # what is in effect
 
@@ -233,14 +234,15 @@ class Shares:
         granted, got = now.given.get(asker, {}), now.got.get(asker, {})
         held = {where: counts for where, counts in self._held.counts.items() if counts is not None}
         report = Report(
-            self.router, self._seq, now.view, self.turn, in_flight, rights, dict(granted), got, waiting
-        )
+            self.router, self._seq, now.view, self.turn, in_flight, rights, dict(granted), got, waiting,
+            leaving=self._leaving,
+        )  # fmt: skip
         return report._replace(held=held) if held else report
 
     def give(
         self, in_flight: Mapping[str, int], waiting: int, *, admitted: int = 0, leaving: bool = False
     ) -> None:
-        """Give rights that are spare here to members that lack room; a router that is leaving gives all of them.
+        """Give rights that are spare here to members that lack room; a router that is leaving gives all of them, and gets none.
 
         Parameters
         ----------
@@ -249,7 +251,8 @@ class Shares:
         admitted : int
             Those of them that have a place reserved on some engine: it is not spare.
         """
-        others = [report for report in self.others() if report.view == self.view]
+        self._leaving = leaving
+        others = [report for report in self.others() if report.view == self.view and not report.leaving]
         if not self._settled or not others:
             return
         count = max(1, len(in_flight))

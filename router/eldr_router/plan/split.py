@@ -35,7 +35,8 @@ class Report(NamedTuple):
     ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too.
     ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited. ``held`` is what members
     that left without a word had in flight when it last heard them, by their address. ``tokens`` of KV are what its
-    sequences are expected to hold: they rank engines and tell which are full, and are not split.
+    sequences are expected to hold: they rank engines and tell which are full, and are not split. ``leaving`` says that it
+    takes no new requests: room is lost on it.
     """
 
     router: str
@@ -50,6 +51,7 @@ class Report(NamedTuple):
     prefill: Mapping[str, int] = MappingProxyType({})
     held: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     tokens: Mapping[str, int] = MappingProxyType({})
+    leaving: bool = False
 
 
 @dataclass(slots=True)

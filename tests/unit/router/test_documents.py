@@ -269,6 +269,9 @@ def test_what_routers_say_to_each_other():
     assert read_report(200, orjson.dumps(good)) == report
     held = report._replace(held={"10.0.0.7:9100": {"d0": 3}})
     assert read_report(200, orjson.dumps(write_report(held))) == held
+    assert "leaving" not in good, "routers of older versions say nothing of it"
+    leaving = report._replace(leaving=True)
+    assert read_report(200, orjson.dumps(write_report(leaving))) == leaving
     wrong = [{**good, field: 1} for field in ("in_flight", "held")]
     for status, value in ((401, good), (200, {**good, "v": 2}), (200, []), *((200, each) for each in wrong)):
         with pytest.raises(ValueError, match=r"counts|401"):

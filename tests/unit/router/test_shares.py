@@ -118,10 +118,7 @@ class Routers(RuleBasedStateMachine):
     def ask_and_hear(self, data):
         address = self.node(data)
         for to in sorted(self.world.nodes[address].shares.peers):
-            self.world.ask(address, to)
-            letter = self.world.letters[-1]
-            self.world.step(letter)
-            self.world.step(letter)
+            self.world.hear(address, to)
 
     @precondition(lambda self: self.world.letters)
     @rule(data=st.data())
@@ -234,10 +231,7 @@ def wander(seed: int, steps: int = 250) -> None:
         elif name == "take":
             node.shares.set_limit(world.limit)
         elif name == "hear" and others:
-            world.ask(address, rng.choice(others))
-            letter = world.letters[-1]
-            world.step(letter)
-            world.step(letter)
+            world.hear(address, rng.choice(others))
         elif name == "ask" and others and len(world.letters) < 8:
             world.ask(address, rng.choice(others))
         elif name in ("deliver", "lose") and world.letters:
@@ -249,7 +243,8 @@ def wander(seed: int, steps: int = 250) -> None:
         elif name == "finish":
             node.flights[engine] = max(0, node.flights[engine] - rng.randint(1, 4))
         elif name == "give":
-            node.shares.give({engine: node.flights[engine] for engine in engines}, rng.choice((0, 0, 20)))
+            waiting, leaving = rng.choice((0, 0, 20)), rng.random() < 0.2
+            node.shares.give({engine: node.flights[engine] for engine in engines}, waiting, leaving=leaving)
 
 
 @pytest.mark.costly
@@ -487,25 +482,28 @@ def test_room_moves_to_where_the_demand_is():
     for place in range(4):
         world.start(place)
     world.talk()
-    busy = world.nodes["r", 1]
-    for _ in range(40):
-        for engine in ENGINES:
-            while world.admit(busy, engine):
-                pass
+    for place in (1, 3):
+        busy = world.nodes["r", place]
+        world.lend(busy, 40)
+        assert all(busy.flights[engine] >= 5 for engine in ENGINES), busy.flights
+        busy.flights.clear()
+
+
+def test_nobody_lends_to_a_router_that_leaves():
+    world = World(limit=12)
+    leaving, busy, idle = (world.start(place) for place in range(3))
+    world.talk()
+    for engine in ENGINES:
+        assert world.admit(leaving, engine, 4)
+        assert world.admit(busy, engine, 1)
+    for _ in range(20):
         for node in world.nodes.values():
-            node.shares.give(flights(node), 0)
+            node.shares.give(flights(node), 0, leaving=node is leaving)
         world.talk(1)
-    assert all(busy.flights[engine] >= 5 for engine in ENGINES), busy.flights
-    busy.flights.clear()
-    for _ in range(40):
-        quiet = world.nodes["r", 3]
-        for engine in ENGINES:
-            while world.admit(quiet, engine):
-                pass
-        for node in world.nodes.values():
-            node.shares.give(flights(node), 0)
-        world.talk(1)
-    assert all(quiet.flights[engine] >= 5 for engine in ENGINES), quiet.flights
+        assert leaving.shares.bound("d0") == 4
+    assert busy.shares.bound("d0") >= 3
+    assert idle.shares.bound("d0") >= 3
+    assert not idle.shares.report(leaving.shares.router, flights(idle), 0).granted
 
 
 def test_grants_follow_demand_and_leave_small_differences_alone():
