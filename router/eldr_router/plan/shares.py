@@ -10,7 +10,8 @@ delayed or lost:
 - A router that starts has nothing until everybody whom its source lists was heard, or is known not to live.
 - Rights move from one router to another by grants, subtracted by the giver before they are told. They are cumulative
   and belong to the giver's *turn*, the number of its view: a lost or late answer loses nothing, and a giver that starts
-  anew asks with its new turn, which ends the old grants before it may use what it gave.
+  anew asks with its new turn, which ends the old grants before it may use what it gave. With them ends as much of what
+  it was given in return: else whoever gave it back would be short of both.
 
 A member leaves when its source no longer lists it or its address refuses connections. One that is silent keeps its share,
 unless it lapses, see :mod:`.members`. What it had in flight when it was last heard then belongs to nobody for a while. A
@@ -38,6 +39,11 @@ class Shares:
         Its id, new with every start.
     limit : int
         Sequences per engine, over all routers.
+
+    Attributes
+    ----------
+    begun : bool
+        Whether this router had its whole part, and nothing took it away since: until then it has none.
     """
 
     def __init__(self, router: str, limit: int = NO_LIMIT) -> None:
@@ -46,8 +52,8 @@ class Shares:
         self.peers: dict[Address, Peer] = {}
         self._listed = False
         self._now = Rights(View((router,), limit))
-        self._settled = False
-        self._before: Rights | None = None  # the last rights that were in full effect; None for a newcomer
+        self._settled = self.begun = False
+        self._before: Rights | None = None  # the last rights that were in full effect
         self._since: dict[View, Rights] = {}  # views since then: each one has lowered the bound
         self._acked: set[str] = set()
         self._turns: dict[str, int] = {}
@@ -70,11 +76,6 @@ class Shares:
         return self._settled and not self.peers and not self._held.counts and len(self._now.view.members) == 1
 
     @property
-    def begun(self) -> bool:
-        """Whether this router ever had its whole part: until then it has none."""
-        return self._settled or self._before is not None
-
-    @property
     def awaited(self) -> list[str]:
         """Who must be heard before the bounds are this router's whole share: addresses and ids; empty if nobody."""
         if self._settled:
@@ -83,14 +84,14 @@ class Shares:
         silent = [f"{a[0]}:{a[1]}" for a, peer in self.peers.items() if not (peer.resolved or peer.lapsed)]
         others = [at.get(m, m) for m in self.view.members if m != self.router and m not in self._acked]
         missing = [] if self._listed else ["the list of routers"]
-        return list(dict.fromkeys(missing + others + (silent if self._before is None else [])))
+        return list(dict.fromkeys(missing + others + ([] if self.begun else silent)))
 
     def bound(self, engine: str) -> int:
         """Return how many sequences this router may have on an engine."""
         if self._settled:
             return max(0, self._now.bound(self.router, engine))
         before = self._before
-        if before is None:
+        if before is None or not self.begun:
             return 0
         # under each of these views the others may have all but this router's part; of a limit that is lower now, the
         # whole difference is missing here until they are known to have given way
@@ -206,7 +207,9 @@ class Shares:
         """Take note of another router's turn, before it is answered: grants of an earlier turn are void."""
         if turn > self._turns.get(router, 0):
             self._turns[router] = turn
-            self._now.got.pop(router, None)
+            for rights in (self._now, self._before):
+                if rights is not None:
+                    rights.end(router)
 
     def refused(self, address: Address) -> None:
         """Nobody lives at an address."""
@@ -230,7 +233,7 @@ class Shares:
         if asker in self._told:
             self._told[asker] = sum(in_flight.values())
         now = self._now
-        rights = {engine: now.rights(self.router, engine) for engine in in_flight}
+        rights = {engine: self._told_rights(engine, own) for engine, own in in_flight.items()}
         granted, got = now.given.get(asker, {}), now.got.get(asker, {})
         held = {where: counts for where, counts in self._held.counts.items() if counts is not None}
         report = Report(
@@ -272,17 +275,29 @@ class Shares:
                 given[engine] = given.get(engine, 0) + number
                 left -= number
 
+    def _told_rights(self, engine: str, in_flight: int) -> int:
+        """Return what to tell of this router's rights.
+
+        Who lent on what it had borrowed owes that, from the lender's next turn on. A new view does not end it: the borrower
+        may still be in a view that is the same.
+        """
+        rights = self._now.rights(self.router, engine)
+        if self._settled or self._before is None:
+            return rights
+        former = self._before.rights(self.router, engine)
+        return min(rights, former) if former < in_flight else rights
+
     def _look(self, limit: int) -> None:
         """Bring the view to what is known."""
         ids = {p.report.router for p in self.peers.values() if p.report is not None and not p.lapsed}
         view = View(tuple(sorted({self.router, *ids})), limit)
         if view != self.view:
-            if self._settled:
-                self._before, self._since, self._settled = self._now, {}, False
             self._take(view)
         self._settle()
 
     def _take(self, view: View) -> None:
+        if self._settled:
+            self._before, self._since, self._settled = self._now, {}, False
         self._now = self._since[view] = Rights(view, held=dict(self._held.counts))
         self._told = {member: self._told.get(member, 0) for member in view.members}
         self.turn += 1
@@ -290,7 +305,7 @@ class Shares:
 
     def _begin_anew(self) -> None:
         """Have nothing, as a newcomer."""
-        self._before, self._since, self._settled = None, {}, False
+        self.begun = False
         self._take(self.view)
 
     def _drop(self, address: Address) -> None:
@@ -300,8 +315,8 @@ class Shares:
 
     def _settle(self) -> None:
         known = self._listed and (
-            self._before is not None or all(peer.resolved or peer.lapsed for peer in self.peers.values())
+            self.begun or all(peer.resolved or peer.lapsed for peer in self.peers.values())
         )
         others = [member for member in self.view.members if member != self.router]
         if known and self._acked.issuperset(others):
-            self._settled = True
+            self._settled = self.begun = True

@@ -97,3 +97,12 @@ class Rights:
     def bound(self, router: str, engine: str) -> int:
         """Return the rights less what others still have beyond theirs."""
         return self.rights(router, engine) - sum(excess.get(engine, 0) for excess in self.excess.values())
+
+    def end(self, router: str) -> None:
+        """End the grants of a router that has begun another turn.
+
+        They take along as much of what that router was given: it counts neither any more, and its former rights had both.
+        """
+        got, given = self.got.pop(router, {}), self.given.get(router, {})
+        for engine in given:
+            given[engine] = max(0, given[engine] - got.get(engine, 0))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from eldr_router.plan.lending import given_up, grants
-from eldr_router.plan.members import HELD_SECONDS, LAPSE_SECONDS, Address
+from eldr_router.plan.members import HELD_SECONDS, LAPSE_SECONDS, STOPPED_SECONDS, Address
 from eldr_router.plan.shares import Shares
 from eldr_router.plan.split import View
 from tests.support.world import ENGINES, World, flights
@@ -247,11 +247,58 @@ def wander(seed: int, steps: int = 250) -> None:
             node.shares.give({engine: node.flights[engine] for engine in engines}, waiting, leaving=leaving)
 
 
+def lend(seed: int, steps: int = 250) -> None:
+    """Two routers that stay lend each other much, and leave, and begin new turns."""
+    rng = random.Random(seed)
+    world = World(limit=rng.randint(2, 24))
+    for place in range(2):
+        world.start(place)
+    world.talk()
+    leave, often = rng.choice((0, 0.3, 0.6)), rng.choice((1, 6))
+    weights = {
+        "hear": 12,
+        "ask": 4,
+        "deliver": 6,
+        "give": 8,
+        "fill": 8,
+        "finish": 6,
+        "blip": often,
+        "talk": 2,
+    }
+    for name in rng.choices(list(weights), list(weights.values()), k=steps):
+        address, to = rng.sample(sorted(world.nodes), 2)
+        node, engine = world.nodes[address], rng.choice(ENGINES)
+        if name == "hear":
+            world.hear(address, to)
+        elif name == "ask":
+            world.ask(address, to)
+        elif name == "deliver" and world.letters:
+            world.step(rng.choice(world.letters))
+        elif name == "give":
+            node.shares.give(flights(node), rng.choice((0, 0, 20)), leaving=rng.random() < leave)
+        elif name == "fill":
+            for one in rng.sample(list(world.nodes.values()), 2):
+                while world.admit(one, engine):
+                    pass
+        elif name == "finish":
+            node.flights[engine] = rng.randint(0, node.flights[engine])
+        elif name == "blip":
+            world.blip(address)
+        elif name == "talk":
+            world.talk(1)
+    for address, node in world.nodes.items():
+        node.flights.clear()
+        world.blip(address)  # what is owed ends with the turn
+    world.talk()
+    assert all(sum(world.bounds(engine)) == world.limit for engine in ENGINES)
+
+
 @pytest.mark.costly
+@pytest.mark.parametrize("act", [wander, lend])
 @pytest.mark.parametrize("part", range(4))
-def test_by_plain_chance(part):
+def test_by_plain_chance(part, act):
     for seed in range(250 * part, 250 * (part + 1)):
-        wander(seed)
+        act(seed)
 
 
 Routers.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
@@ -487,6 +534,70 @@ def test_room_moves_to_where_the_demand_is():
         world.lend(busy, 40)
         assert all(busy.flights[engine] >= 5 for engine in ENGINES), busy.flights
         busy.flights.clear()
+
+
+def test_what_two_routers_gave_each_other_cancels_when_one_begins_a_turn():
+    world = World(limit=16)
+    here, other = (world.start(place) for place in range(2))
+    world.talk()
+    for busy in (other, here, other, here):
+        world.lend(busy)
+        busy.flights.clear()
+    assert world.bounds("d0") == [15, 1]
+    world.start(2)
+    world.list(("r", 1))  # a newcomer, of which only the other one knows
+    world.hear(("r", 1), ("r", 2))
+    world.hear(("r", 1), ("r", 0))
+    assert here.shares.bound("d0") == 8, "its share, as nobody owes it anything any more"
+
+
+def test_what_was_lent_on_is_missing_until_everybody_knows():
+    world = World(limit=12)
+    here, lender, borrower = nodes = [world.start(place) for place in range(3)]
+    world.talk()
+    for giver, busy in ((lender, here), (here, borrower)):
+        while world.admit(busy, "d0"):
+            pass
+        world.talk(1)
+        giver.shares.give(flights(giver), 0)
+        world.talk(1)
+        busy.flights.clear()
+    assert world.bounds("d0") == [2, 2, 8]
+    world.blip(("r", 0))  # the lender takes back what it gave here, and the borrower has heard nothing
+    world.blip(("r", 1))
+    world.hear(("r", 1), ("r", 0))
+    world.hear(("r", 1), ("r", 2))
+    for node in nodes:
+        while world.admit(node, "d0"):
+            pass
+    for node in nodes:
+        node.flights.clear()
+    world.talk()
+    assert world.bounds("d0") == [4, 4, 4]
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_place_that_was_borrowed_and_lent_on_is_owed(forgets):
+    world = World(limit=6)
+    here, lender, borrower = nodes = [world.start(place) for place in range(3)]
+    world.talk()
+    for giver in (lender, here):
+        giver.shares.give(flights(giver), 0, leaving=True)
+        world.talk(1)
+    assert world.bounds("d0") == [0, 0, 6]
+    world.clock += STOPPED_SECONDS + 1 if forgets else 0
+    here.shares.awake(world.clock)
+    world.blip(("r", 0))
+    world.blip(("r", 1))
+    world.hear(("r", 1), ("r", 0))
+    world.hear(("r", 1), ("r", 2))
+    for node in (borrower, lender, here):
+        while world.admit(node, "d0"):
+            pass
+    for node in nodes:
+        node.flights.clear()
+    world.talk()
+    assert world.bounds("d0") == [2, 2, 2]
 
 
 def test_nobody_lends_to_a_router_that_leaves():
