@@ -148,8 +148,9 @@ class Children:
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
                 made = revisions.frozen(manifest, choice.revision)
                 if role == contract.ROLE_DECODE:
+                    owned = live.owned(kind, name, cr.metadata.uid)
                     decode = roles.of_role(live.pods, contract.ROLE_DECODE)
-                    made = gaps.announced(made, live.owned(kind, name, cr.metadata.uid), decode, now)
+                    made = gaps.announced(gaps.kept_up(made, owned), owned, decode, now)
                 steps.append(made)
             for step in steps:
                 if fault := await self._write(writes, cr, step, live):

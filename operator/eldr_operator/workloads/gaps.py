@@ -1,7 +1,8 @@
 """A rollout that leaves a role without any engine for a while is announced before it begins. Pure.
 
 The only prefill pod makes room for its successor where no node has room for both; the only decode pod always does, because its
-successor has its name. Both wait for :data:`rollout.PATIENCE_SECONDS`, and the condition Progressing says when they end.
+successor has its name. Both wait for :data:`rollout.PATIENCE_SECONDS`, and the condition Progressing says when they end. Decode
+engines that are scaled down to one in the middle of a rollout stay until that one has been replaced: then there is no gap.
 """
 
 from __future__ import annotations
@@ -20,6 +21,31 @@ Object = dict[str, Any]
 
 ANNOTATION_GAP = f"{contract.GROUP}/gap-at"
 """On a StatefulSet: when its only pod may be replaced."""
+
+
+def kept_up(manifest: Object, live: Mapping[str, Any] | None) -> Object:
+    """Return a StatefulSet that keeps its replicas until a rollout is over, where only one of them is to stay.
+
+    The one that stays is replaced last. Were it alone by then, nobody would serve meanwhile.
+
+    Parameters
+    ----------
+    manifest : dict
+        With the revision that its pods are to have.
+    """
+    spec = manifest["spec"]
+    if live is None or spec["replicas"] != 1 or spec["updateStrategy"]["rollingUpdate"]["partition"]:
+        return manifest
+    status, existing = live.get("status") or {}, live["spec"].get("replicas", 1)
+    is_over = (
+        name_of(live) == name_of(manifest)
+        and rollout.is_observed(live)
+        and status.get("currentRevision") == status.get("updateRevision")
+        and status.get("updatedReplicas", 0) == status.get("replicas", 0)
+    )
+    if existing <= 1 or is_over or not status.get("readyReplicas"):
+        return manifest
+    return manifest | {"spec": spec | {"replicas": existing}}
 
 
 def announced(

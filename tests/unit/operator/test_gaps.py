@@ -23,6 +23,55 @@ def stateful_set(revision, *, replicas=1, ready=1, gap=None, partition=0):
     }
 
 
+def rolling(revision="new", *, replicas=3, ready=3, updated=3, current="b", observed=2):
+    """A StatefulSet of the API server; its rollout is over unless something else is said."""
+    live = stateful_set(revision, replicas=replicas, ready=ready)
+    live["metadata"]["generation"] = 2
+    live["status"] |= {
+        "observedGeneration": observed,
+        "replicas": replicas,
+        "updatedReplicas": updated,
+        "currentRevision": current,
+        "updateRevision": "b",
+    }
+    return live
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        rolling("old"),
+        rolling(observed=1),
+        rolling(current="a"),
+        rolling(updated=2),
+        rolling(current="a", replicas=2, ready=1),
+    ],
+    ids=["told of no rollout yet", "not seen yet", "under way", "going back", "one of two serves"],
+)
+def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live):
+    wanted = stateful_set("new")
+    kept = gaps.kept_up(wanted, live)
+    assert kept["spec"]["replicas"] == live["spec"]["replicas"]
+    assert kept | {"spec": kept["spec"] | {"replicas": 1}} == wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live"),
+    [
+        (stateful_set("new"), None),
+        (stateful_set("new"), rolling()),
+        (stateful_set("new"), rolling(current="a", replicas=1)),
+        (stateful_set("new"), rolling(current="a", ready=0)),
+        (stateful_set("new", replicas=2), rolling(current="a")),
+        (stateful_set("new", partition=1), rolling(current="a")),
+        (stateful_set("new"), stateful_set("new", replicas=3, ready=0)),
+    ],
+    ids=["none", "over", "one already", "nobody serves", "two stay", "paused", "no status"],
+)
+def test_nobody_stays_longer_than_that(wanted, live):
+    assert gaps.kept_up(wanted, live) is wanted
+
+
 def partition(made):
     return made["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
 
