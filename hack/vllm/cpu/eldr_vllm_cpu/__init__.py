@@ -31,8 +31,10 @@ def register() -> None:
     """Do what the environment asks for; called by vLLM in each of an engine's processes.
 
     ``ELDR_CPU_SHARED_CORES`` makes an engine a good neighbour, ``ELDR_CPU_EXPERT_PARALLEL`` supplies what
-    :mod:`eldr_vllm_cpu.expert_parallel` says, ``ELDR_CPU_ASYNC`` schedules asynchronously.
+    :mod:`eldr_vllm_cpu.expert_parallel` says, ``ELDR_CPU_ASYNC`` schedules asynchronously. Without being
+    asked to it lets Gemma 4 read images.
     """
+    _tell_memory()
     if os.environ.get(modes.ENV_ASYNC):
         modes.schedule_asynchronously()
     if os.environ.get(ENV_EXPERT_PARALLEL):
@@ -46,6 +48,18 @@ def register() -> None:
     _fork()
     if importlib.util.find_spec("nixl") is not None:
         _sleep_between_rounds()
+
+
+def _tell_memory() -> None:
+    import psutil
+    import torch
+
+    def of_host(_device: Any = None) -> tuple[int, int]:
+        memory = psutil.virtual_memory()
+        return memory.available, memory.total
+
+    # vLLM's Gemma 4 asks how many images fit at a time, and there is no accelerator that could say
+    replace(torch.accelerator, "get_memory_info", of_host)
 
 
 def _sleep_instead_of_yielding() -> None:
