@@ -83,7 +83,7 @@ def check(compared: Compared, exchanges: Sequence[Exchange], *, greedy: bool = T
             at: Sequence[int] = positions,
             end: int = counted,
         ) -> Answer:
-            answer = compared.reference.ask(exchange.prompt, exchange.generated, at, swaps)
+            answer = compared.reference.ask(exchange.prompt, exchange.generated, at, swaps, exchange.images)
             if end == len(exchange.prompt):
                 return answer
             return replace(answer, prefill=compared.reference.ask(exchange.prompt[:end], swaps=swaps).prefill)

@@ -348,6 +348,7 @@ def metric(url: str, name: str, **labels: str) -> float:
 
 def _kv_shape(model: Path) -> tuple[int, int, int]:
     config = json.loads((model / "config.json").read_text())
+    config = config.get("text_config", config)
     return config["num_hidden_layers"], config["num_key_value_heads"], config["head_dim"]
 
 

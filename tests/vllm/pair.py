@@ -11,6 +11,9 @@ import httpx
 from eldr import contract
 from eldr.wire import ExpertCounts, decode_counts
 
+Prompt = str | list[int] | list[dict[str, Any]]
+"""A text, token ids, or parts of a chat's message: texts and images."""
+Prompts = Prompt | list[list[int]]
 _SAMPLING = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
 
 
@@ -26,12 +29,19 @@ class Exchange:
         Token ids.
     signature : ExpertCounts or None
         What the prefill engine counted; None where it counts no more, and for a request that the decode engine prefilled itself.
+    images : list of str
+        Of the prompt, as URLs.
     """
 
     base: str
     prompt: list[int]
     generated: list[int]
     signature: ExpertCounts | None
+    images: list[str] = field(default_factory=list)
+
+
+def _images(prompt: Prompts) -> list[str]:
+    return [part["image_url"]["url"] for part in prompt if isinstance(part, dict) and "image_url" in part]
 
 
 def _client() -> httpx.Client:
@@ -62,7 +72,7 @@ class Pair:
     rank: int | None = None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False, **fields: Any) -> Exchange:
+    def ask(self, prompt: Prompt, tokens: int, *, chat: bool = False, **fields: Any) -> Exchange:
         """Prefill on one engine, decode on the other; more fields go to both."""
         number = next(self._numbers)
         kv, signature = self._prefill(prompt, number, chat=chat, **fields)
@@ -75,7 +85,7 @@ class Pair:
         return signature
 
     def _prefill(
-        self, prompt: str | list[int] | list[list[int]], number: int, *, chat: bool, **fields: Any
+        self, prompt: Prompts, number: int, *, chat: bool, **fields: Any
     ) -> tuple[dict[str, Any], ExpertCounts | None]:
         asked = {**self._body(prompt, chat=chat), **fields, "max_tokens": 1, "min_tokens": 1}
         remote = {contract.KV_KEY: {"do_remote_decode": True}}
@@ -84,13 +94,13 @@ class Pair:
         said = kv.pop(contract.ELDR_KEY)
         return kv, None if "unavailable" in said else decode_counts(said)
 
-    def ask_decode_only(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
+    def ask_decode_only(self, prompt: Prompt, tokens: int, *, chat: bool = False) -> Exchange:
         """Let the decode engine do all of it."""
         return self._decode(prompt, tokens, next(self._numbers), chat=chat, kv=None, signature=None)
 
     def _decode(
         self,
-        prompt: str | list[int],
+        prompt: Prompt,
         tokens: int,
         number: int,
         *,
@@ -109,7 +119,7 @@ class Pair:
 
     def _exchanges(
         self,
-        prompt: str | list[int] | list[list[int]],
+        prompt: Prompts,
         tokens: int,
         number: int,
         *,
@@ -126,11 +136,12 @@ class Pair:
                 answer.get("prompt_token_ids") or choice["prompt_token_ids"],
                 choice["token_ids"],
                 signature,
+                _images(prompt),
             )
             for choice in answer["choices"]
         ]
 
-    def _body(self, prompt: str | list[int] | list[list[int]], *, chat: bool) -> dict[str, Any]:
+    def _body(self, prompt: Prompts, *, chat: bool) -> dict[str, Any]:
         asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         return {"model": self.model, **asked, **_SAMPLING}
 

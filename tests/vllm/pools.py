@@ -34,7 +34,7 @@ class Pools:
     @property
     def hybrid(self) -> bool:
         """Whether some layers see a sliding window only."""
-        return self.family in {"gptoss", "gemma4", "gemma4-split"}
+        return self.family in {"gptoss", "gemma4", "gemma4-split", "gemma4-vision"}
 
 
 @contextmanager

@@ -138,10 +138,16 @@ class ReferenceClient:
         generated: Sequence[int] = (),
         positions: Sequence[int] = (),
         swaps: Sequence[Tie] = (),
+        images: Sequence[str] = (),
     ) -> Answer:
         """Return the counts of a prompt and of what was generated after it.
 
-        ``swaps`` are choices that are made otherwise, with all that follows from them.
+        Parameters
+        ----------
+        swaps : sequence of Tie
+            Choices that are made otherwise, with all that follows from them.
+        images : sequence of str
+            Of the prompt, as ``data:`` URLs.
 
         Raises
         ------
@@ -150,7 +156,7 @@ class ReferenceClient:
         ReferenceUnavailableError
             If the process died or took too long.
         """
-        asked = {"prompt": prompt, "generated": generated, "positions": positions}
+        asked = {"prompt": prompt, "generated": generated, "positions": positions, "images": images}
         fields = {name: list(value) for name, value in asked.items()} | {"swaps": [tie[:4] for tie in swaps]}
         line = json.dumps(fields).encode()
         assert self._process.stdin is not None

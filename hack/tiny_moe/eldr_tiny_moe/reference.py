@@ -4,7 +4,7 @@
 
 prints ``{"ready": true, "layers": L, "experts": E, "top_k": K}`` and then answers each line of stdin, a JSON object, by one line:
 
-``{"prompt": [ids], "generated": [ids], "positions": [...], "swaps": [...]}``, the last three optional, with ``{"prefill": [[...]],
+``{"prompt": [ids], "generated": [ids], "positions": [...], "swaps": [...], "images": [...]}``, all but the first optional, with ``{"prefill": [[...]],
 "decode": [[...]], "router_gaps": [[...], ...], "ties": [[position, layer, chosen, rejected, gap], ...],
 "next": [[token, second token, gap, tolerance], ...]}`` where
 
@@ -15,7 +15,8 @@ prints ``{"ready": true, "layers": L, "experts": E, "top_k": K}`` and then answe
 - ``ties`` are the choices that float32 may make otherwise: ``chosen`` and ``rejected`` are two experts whose scores are closer than
   the tolerance, or all experts that change with two groups that are as close,
 - ``next`` holds, for each of ``positions``, the two most likely next tokens, the distance of their logits and its tolerance,
-- ``swaps`` are ``[position, layer, chosen, rejected]``: choices to make otherwise, with all that follows from them.
+- ``swaps`` are ``[position, layer, chosen, rejected]``: choices to make otherwise, with all that follows from them,
+- ``images`` are ``data:`` URLs, for models that see; the prompt holds the tokens that stand for them.
 
 What rounding can change depends on the model, the depth of the layer and the text, so it is measured: the same tokens are computed
 in float32 as well. The tolerance is :data:`SAFETY` times the error that float32 made in the scores of this token, or on average in
@@ -30,13 +31,15 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from eldr_tiny_moe.routers import Tap, choose, near_ties, top_k_of
+from eldr_tiny_moe.vision import Eyes, sees
 
 SAFETY = 8.0
 """In 999 of 1,000 tokens the error of another order of summation was up to 2.3 times the one measured here (AVX2, chunks, threads; 4.5
@@ -55,8 +58,10 @@ class Reference:
     def __init__(self, folder: str) -> None:
         self._exact, self._single = (_load(folder, dtype) for dtype in (torch.float64, torch.float32))
         config = self._exact[0].config
-        self.top_k = top_k_of(config)
-        self.vocabulary = int(config.vocab_size)
+        text = config.get_text_config()
+        self.top_k = top_k_of(text)
+        self.vocabulary = int(text.vocab_size)
+        self._eyes = Eyes(folder, config.image_token_id) if sees(config) else None
 
     def hello(self) -> dict[str, Any]:
         """Return the model's shape, learnt from one token."""
@@ -81,7 +86,11 @@ class Reference:
             raise ValueError(f"positions: expected integers in 0..{len(ids) - 1}, got {positions}")
         for _, tap in (self._exact, self._single):
             tap.swaps = request.get("swaps", [])
-        logits, rounded = (_forward(each, ids, positions) for each in (self._exact, self._single))
+        images = request.get("images", [])
+        if images and self._eyes is None:
+            raise ValueError("images: this model sees none")
+        seen = self._eyes.inputs(ids, images) if self._eyes else {}
+        logits, rounded = (_forward(each, ids, positions, seen) for each in (self._exact, self._single))
         prefill, decode, gaps, ties = [], [], [], []
         tap = self._exact[1]
         for number, (layer, other) in enumerate(zip(tap.scores, self._single[1].scores, strict=True)):
@@ -110,16 +119,23 @@ class Reference:
 def _load(folder: str, dtype: torch.dtype) -> tuple[Any, Tap]:
     # the grouped matrix product of the default has no float64
     options = {"dtype": dtype, "experts_implementation": "eager", "local_files_only": True}
-    model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    kind = AutoModelForImageTextToText if sees(config) else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, **options).eval()
     return model, Tap(model)
 
 
-def _forward(model: tuple[Any, Tap], ids: Sequence[int], positions: Sequence[int] = (0,)) -> torch.Tensor:
+def _forward(
+    model: tuple[Any, Tap],
+    ids: Sequence[int],
+    positions: Sequence[int] = (0,),
+    seen: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> torch.Tensor:
     """Return the logits of these positions alone: a large vocabulary makes those of all positions large."""
     kept = torch.tensor(positions, dtype=torch.int64)
     with torch.inference_mode():
         logits: torch.Tensor = model[0](
-            input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=kept
+            input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=kept, **seen
         ).logits[0]
     return logits
 

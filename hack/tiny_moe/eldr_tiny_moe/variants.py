@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 import transformers
 
+from eldr_tiny_moe import vision
 from eldr_tiny_moe.routers import BIAS
 
 TOKENIZER = Path(__file__).parents[1] / "model"
@@ -35,6 +36,15 @@ SHARED: Mapping[str, Any] = {
     "tie_word_embeddings": True,
 }
 UNTIED: Mapping[str, Any] = {**SHARED, "tie_word_embeddings": False}
+QWEN3: Mapping[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 64,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": True,
+}
 GROUPED: Mapping[str, Any] = {
     "intermediate_size": 256,
     "moe_intermediate_size": 64,
@@ -48,6 +58,20 @@ GROUPED: Mapping[str, Any] = {
     "first_k_dense_replace": 1,
     "num_nextn_predict_layers": 0,
 }
+GEMMA4: Mapping[str, Any] = {
+    **SHARED,
+    "head_dim": 64,
+    "global_head_dim": 64,
+    "num_hidden_layers": 6,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "enable_moe_block": True,
+    "num_experts": 16,
+    "top_k_experts": 4,
+    "sliding_window": 64,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": SHARED["vocab_size"],
+}
 HARMONY_VOCABULARY = 201_088
 """That of GPT-OSS: vLLM writes chats for this architecture with the ids of its own vocabulary, whatever the tokenizer says."""
 
@@ -60,17 +84,16 @@ def qwen3moe() -> Any:
     return transformers.Qwen3MoeForCausalLM(
         transformers.Qwen3MoeConfig(
             **SHARED,
-            num_hidden_layers=4,
-            head_dim=32,
-            intermediate_size=256,
-            moe_intermediate_size=64,
-            num_experts=32,
-            num_experts_per_tok=4,
+            **QWEN3,
             decoder_sparse_step=1,
             mlp_only_layers=[],
-            norm_topk_prob=True,
         )
     )
+
+
+def qwen3vlmoe() -> Any:
+    """Return the same behind a vision tower."""
+    return vision.qwen3vlmoe({**UNTIED, **QWEN3})
 
 
 def glm4moe() -> Any:
@@ -181,39 +204,28 @@ def gemma4() -> Any:
 
     Its layers have keys and values of one size, so that all KV blocks hold as many tokens.
     """
-    return _gemma4(num_key_value_heads=2, head_dim=64, global_head_dim=64)
+    return transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(**GEMMA4))
 
 
 def gemma4_split() -> Any:
     """Return the same with Gemma 4's ratio of sizes: the full layer's keys and values are half as wide."""
-    return _gemma4(
-        num_key_value_heads=4,
-        head_dim=32,
-        global_head_dim=64,
-        num_global_key_value_heads=1,
-        attention_k_eq_v=True,
-    )
+    heads = {
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+    }
+    return transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(**{**GEMMA4, **heads}))
 
 
-def _gemma4(**heads: Any) -> Any:
-    return transformers.Gemma4ForCausalLM(
-        transformers.Gemma4TextConfig(
-            **{**SHARED, **heads},
-            num_hidden_layers=6,
-            intermediate_size=128,
-            moe_intermediate_size=64,
-            enable_moe_block=True,
-            num_experts=16,
-            top_k_experts=4,
-            sliding_window=64,
-            hidden_size_per_layer_input=0,
-            vocab_size_per_layer_input=SHARED["vocab_size"],
-        )
-    )
+def gemma4_vision() -> Any:
+    """Return ``gemma4`` behind a vision tower."""
+    return vision.gemma4(GEMMA4)
 
 
 FAMILIES: Mapping[str, Callable[[], Any]] = {
     "qwen3moe": qwen3moe,
+    "qwen3vlmoe": qwen3vlmoe,
     "glm4moe": glm4moe,
     "minimaxm2": minimaxm2,
     "deepseekv3": deepseekv3,
@@ -222,6 +234,7 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
     "gptoss": gptoss,
     "gemma4": gemma4,
     "gemma4-split": gemma4_split,
+    "gemma4-vision": gemma4_vision,
 }
 
 BFLOAT16_ONLY = {"qwen3next"}
@@ -285,7 +298,12 @@ def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
         decide_by_token(model, torch.Generator().manual_seed(seed + 2))
     if noise:
         blur(model, noise, torch.Generator().manual_seed(seed + 1))
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.bfloat16)
+    if vision.sees(model.config):
+        vision.mute(model)
+        vision.write(model, folder, TOKENIZER)
+        return
+    model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(TOKENIZER / name, folder / name)
 
