@@ -132,6 +132,21 @@ def test_names_that_children_could_not_carry(kube, name, message):
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"tlsSecret": "x-admin"},
+        {"apiKeysSecret": "x-admin"},
+        {"adminTLS": {"secretName": "x-admin", "authorityConfigMap": "ca"}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_the_secret_with_the_token_is_none_of_the_users(kube, fields):
+    with pytest.raises(Refused, match="where the operator keeps the token of admin ports; choose another"):
+        create(kube, "x", router=fields)
+    assert create(kube, "y", router=fields)
+
+
+@pytest.mark.parametrize(
     ("uri", "message"),
     [
         ("hf://Qwen/Qwen3-30B-A3B", "write Qwen/Qwen3-30B-A3B, a name on the Hugging Face hub without hf://"),
