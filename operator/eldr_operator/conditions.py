@@ -46,6 +46,12 @@ def found(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition["type"] == type_), {})
 
 
+def is_observed(live: Mapping[str, Any]) -> bool:
+    """Tell whether the status of a workload is that of its newest spec."""
+    status = live.get("status") or {}
+    return bool(status.get("observedGeneration", 0) >= live["metadata"].get("generation", 1))
+
+
 def merged(
     previous: Iterable[Mapping[str, Any]], current: Iterable[Condition], generation: int, now: datetime
 ) -> list[dict[str, Any]]:

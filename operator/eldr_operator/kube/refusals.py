@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from eldr_operator.conditions import is_observed
 from eldr_operator.errors import OperatorError
 from eldr_operator.kube.api import Api
 
@@ -15,10 +16,9 @@ _REASON = "FailedCreate"
 
 async def of_stateful_set(api: Api, live: Object | None) -> str:
     """Return why a StatefulSet has fewer pods than it wants; empty where it has all, nothing says why, or nobody has tried yet."""
-    status = (live or {}).get("status") or {}
-    if live is None or status.get("replicas", 0) >= live["spec"]["replicas"]:
+    if live is None or (live.get("status") or {}).get("replicas", 0) >= live["spec"]["replicas"]:
         return ""
-    if status.get("observedGeneration") != live["metadata"]["generation"]:
+    if not is_observed(live):
         return ""  # its controller comes first, and its status wakes a pass
     return await _told(api, live)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock
+from eldr_operator.conditions import is_observed
 from eldr_operator.models import PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import rollout
 from eldr_operator.workloads.revisions import name_of, revision_of
@@ -39,7 +40,7 @@ def kept_up(manifest: Object, live: Mapping[str, Any] | None) -> Object:
     status, existing = live.get("status") or {}, live["spec"].get("replicas", 1)
     is_over = (
         name_of(live) == name_of(manifest)
-        and rollout.is_observed(live)
+        and is_observed(live)
         and status.get("currentRevision") == status.get("updateRevision")
         and status.get("updatedReplicas", 0) == status.get("replicas", 0)
     )

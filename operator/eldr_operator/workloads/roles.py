@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator.conditions import Condition, found
+from eldr_operator.conditions import Condition, found, is_observed
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import gaps, rollout
@@ -153,7 +153,7 @@ def role(
     status = workload.get("status") or {}
     # what is only being written has no status yet; a release without revisions names none
     named = name_of(workload)
-    seen = rollout.is_observed(workload) and (not named or not wanted.revision or named == wanted.revision)
+    seen = is_observed(workload) and (not named or not wanted.revision or named == wanted.revision)
     kept = min(wanted.kept, desired)
     current = status.get("updatedReplicas", 0) >= desired - kept and seen
     return Role(

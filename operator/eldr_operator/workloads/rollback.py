@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import clock
+from eldr_operator.conditions import is_observed
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import REFUSED, Unwritten
@@ -192,7 +193,7 @@ def _is_complete(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]])
     status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
     ready, waiting = status.get("readyReplicas", 0), sum(map(rollout.is_unschedulable, pods))
     is_rolled = {status.get(name, 0) for name in ("replicas", "updatedReplicas")} == {replicas}
-    return bool(rollout.is_observed(workload) and is_rolled and ready and ready + waiting == replicas)
+    return bool(is_observed(workload) and is_rolled and ready and ready + waiting == replicas)
 
 
 def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from eldr_operator import clock
-from eldr_operator.conditions import found
+from eldr_operator.conditions import found, is_observed
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 
 Object = dict[str, Any]
@@ -143,12 +143,6 @@ def unscheduled(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's condition of a pod that no node has room for; empty for one that runs, whatever was said before."""
     scheduled, phase = found(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")
     return scheduled if phase == "Pending" and scheduled.get("reason") == "Unschedulable" else {}
-
-
-def is_observed(live: Mapping[str, Any]) -> bool:
-    """Tell whether the status of a workload is that of its newest spec."""
-    status = live.get("status") or {}
-    return bool(status.get("observedGeneration", 0) >= live["metadata"].get("generation", 1))
 
 
 def _makes_room(live: Mapping[str, Any]) -> bool:
