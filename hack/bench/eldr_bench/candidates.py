@@ -144,8 +144,8 @@ def ours(
     (folder / "w").write_text(json.dumps(workers))
     options = {"workers": "w", "centroids": "c", "log-dir": "log"}
     command = [sys.executable, "-c", "from eldr.cli import main; main()", "router", "--log-level", "error"]
-    for option in options.keys() - without:
-        command += [f"--{option}", str(folder / options[option])]
+    for option, value in options.items():
+        command += [] if option in without else [f"--{option}", str(folder / value)]
     command += ["--port", str(port), "--admin-port", str(admin), *more]
     with process(ROUTER_CORE, *command, checkout=checkout) as child:
         candidate = Candidate(name, child.pid, Target(port), policy, admin)

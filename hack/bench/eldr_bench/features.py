@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import ssl
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,18 +18,12 @@ from typing import Any, NamedTuple
 import uvloop
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_bench.candidates import Candidate, K, ours, process
-from eldr_bench.router import LIMIT_SECONDS, OTHER_CORE, interleave
+from eldr_bench.candidates import Candidate, ours
+from eldr_bench.router import KINDS, LIMIT_SECONDS, interleave, mock_engines, ratios
 from eldr_kube.pki import Authority
-from eldr_kube.ports import free_ports
 
 ROUNDS = 8
 KEY = "0123456789abcdef0123456789abcdef"
-KINDS = (
-    ("signed", "CPU per request, 16 KB signature", "ms"),
-    ("unsigned", "CPU per request, no signature", "ms"),
-    ("chunk", "CPU per streamed chunk", "us"),
-)
 
 
 class Feature(NamedTuple):
@@ -86,26 +78,20 @@ def running(feature: Feature, folder: Path, urls: list[str]) -> Iterator[Candida
 
 def figures(default: Candidate, others: Sequence[Candidate]) -> Iterator[dict[str, object]]:
     """Yield the default's figures, and by how much the others' differ, round by round."""
-    for key, what, unit in KINDS:
-        base = getattr(default, key)
+    for key, what, unit, _ in KINDS:
+        if not (base := getattr(default, key)):  # memory is not measured
+            continue
         yield {"name": f"{default.name}: {what}", "unit": unit, "aim": None, "values": base}
-        ratios = {
-            other.name: [one / usual for one, usual in zip(getattr(other, key), base, strict=True)]
-            for other in others
-        }
-        for name in sorted(ratios, key=lambda name: -statistics.median(ratios[name])):
+        found = {other.name: ratios(getattr(other, key), base) for other in others}
+        for name in sorted(found, key=lambda name: -statistics.median(found[name])):
             named = f"{name} / {default.name}: {what}"
-            yield {"name": named, "unit": "x", "aim": None, "values": ratios[name]}
+            yield {"name": named, "unit": "x", "aim": None, "values": found[name]}
 
 
 def main() -> None:
     """Start mock engines and routers, measure, print."""
-    os.sched_setaffinity(0, {OTHER_CORE})
-    ports = free_ports(1 + K)
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        mocks = [sys.executable, "-m", "eldr_bench.mocks", *map(str, ports)]
-        stack.enter_context(process(OTHER_CORE, *mocks))
+        urls = stack.enter_context(mock_engines())
         candidates = [
             stack.enter_context(running(feature, Path(name, str(number)), urls))
             for number, feature in enumerate((DEFAULT, *FEATURES))

@@ -116,25 +116,34 @@ def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
         if PEER in by_name and aim is not None:
             peer = by_name.pop(PEER)
             for name, values in by_name.items():
-                ratios = [one / theirs for one, theirs in zip(values, peer, strict=True)]
                 yield {
                     "name": f"{name} / {PEER}: {what}",
                     "unit": "x",
                     "aim": None if name.startswith(BEFORE) else aim,
-                    "values": ratios,
+                    "values": ratios(values, peer),
                 }
+
+
+def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return by how much figures differ from others of the same rounds."""
+    return [one / other for one, other in zip(values, others, strict=True)]
+
+
+@contextlib.contextmanager
+def mock_engines() -> Iterator[list[str]]:
+    """Run mock engines on the core of the load, this program's, and return their URLs: the first one prefills."""
+    os.sched_setaffinity(0, {OTHER_CORE})
+    ports = free_ports(1 + K)
+    with process(OTHER_CORE, sys.executable, "-m", "eldr_bench.mocks", *map(str, ports)):
+        yield [f"http://127.0.0.1:{port}" for port in ports]
 
 
 def main() -> None:
     """Start mock engines and routers, measure, print."""
-    os.sched_setaffinity(0, {OTHER_CORE})
-    ports = free_ports(1 + K)
-    urls = [f"http://127.0.0.1:{p}" for p in ports]
     before = os.environ.get("ELDR_BENCH_BEFORE")
     install = subprocess.run(INSTALL, check=False, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        mocks = [sys.executable, "-m", "eldr_bench.mocks", *map(str, ports)]
-        stack.enter_context(process(OTHER_CORE, *mocks))
+        urls = stack.enter_context(mock_engines())
         candidates: list[Candidate] = []
         for title, checkout in (("eldr router", None), *([(BEFORE, before)] if before else ())):
             for policy in POLICIES:

@@ -20,12 +20,11 @@ def candidate(policy=POLICY_MARGINAL):
 
 def state(policy=POLICY_MARGINAL, **counters):
     signed, unsigned = candidates.PLACED[policy]
-    known = {series(*signed): 5.0, series(*unsigned): 3.0}
-    if signed == unsigned:
-        known = {series(*signed): 8.0}
-    known['eldr_router_requests_total{outcome="ok"}'] = 8.0
+    known = Counter({'eldr_router_requests_total{outcome="ok"}': 8.0})
+    known.update({series(*signed): 5.0})
+    known.update({series(*unsigned): 3.0})
     unions = {"requests": 5} if policy == POLICY_MARGINAL else None
-    return {"policy": policy, "counters": known | counters, "locality": unions}
+    return {"policy": policy, "counters": {**known, **counters}, "locality": unions}
 
 
 @pytest.mark.parametrize("policy", [POLICY_MARGINAL, POLICY_ELDR, "JSQ"])
