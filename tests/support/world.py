@@ -154,11 +154,23 @@ class World:
         """One router takes all that it may have, and the others give it what they can."""
         for _ in range(rounds):
             for engine in ENGINES:
-                while self.admit(busy, engine):
-                    pass
+                self.fill(busy, engine)
             for node in self.nodes.values():
                 node.shares.give(flights(node), 0)
             self.talk(1)
+
+    def fill(self, node: Node, engine: str) -> None:
+        """A router takes all that it may have of an engine."""
+        while self.admit(node, engine):
+            pass
+
+    def use_up(self, *nodes: Node) -> None:
+        """Routers take in turn all that they may have of the first engine, finish it, and hear each other."""
+        for node in nodes:
+            self.fill(node, ENGINES[0])
+        for node in nodes:
+            node.flights.clear()
+        self.talk()
 
     def blip(self, address: Address) -> None:
         """A router reads another limit for a moment: its turn is a new one, and its view is not."""

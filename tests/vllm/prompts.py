@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tests.vllm.engines import BLOCK, NAME
 
 COMPLETIONS = "/v1/completions"
@@ -19,6 +21,12 @@ _FRENCH = (
 _RUSSIAN = "Менеджер пакетов хранит список установленных программ и проверяет их зависимости. "
 _CHINESE = "软件包管理器保存已安装软件的列表，并检查它们的依赖关系。"  # noqa: RUF001
 _PYTHON = "def read(path):\n    with open(path) as file:\n        return [line.strip() for line in file]\n\n"
+
+
+def tokens(seed: int, n: int) -> list[int]:
+    """Return so many random token ids, which every small model has a text for."""
+    drawn: list[int] = np.random.default_rng(seed).integers(300, 4000, n).tolist()
+    return drawn
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import httpx
-import numpy as np
 import pytest
 
 from eldr_tiny_moe.client import MODEL
@@ -20,6 +19,7 @@ from tests.vllm.comparison import check
 from tests.vllm.engines import NAME, Engine, Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
+from tests.vllm.prompts import tokens
 
 LEASE = 300
 HITS = "vllm:prefix_cache_hits_total"
@@ -90,10 +90,6 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
     )
     with serving(family, setup, (asked.cache, asked.cache), environment, folder, near_ties) as pools:
         yield pools
-
-
-def tokens(seed: int, n: int) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 4000, n).tolist()
 
 
 def test_prompts_of_many_lengths_alone_and_together(pools):

@@ -19,6 +19,7 @@ from tests.vllm.engines import BLOCK, NAME, Setup
 from tests.vllm.models import written
 from tests.vllm.pair import Exchange
 from tests.vllm.pools import Pools, serving
+from tests.vllm.prompts import tokens
 
 LEASE = 300
 HITS = "vllm:prefix_cache_hits_total"
@@ -120,7 +121,7 @@ def test_a_chat_is_found_again_and_one_with_another_image_is_not(pools):
 
 
 def test_text_alone(pools):
-    ids = np.random.default_rng(6).integers(300, 4000, 150).tolist()
+    ids = tokens(6, 150)
     check(pools, [ask(pools, text(ASK)), pools.pair.ask(ids, 12), pools.pair.ask(ids[:33], 5)])
 
 

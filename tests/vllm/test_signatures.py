@@ -20,6 +20,7 @@ from tests.vllm.comparison import check
 from tests.vllm.engines import CPU_MODE, GPU_MODE, Mode, Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
+from tests.vllm.prompts import tokens
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
 CACHES = {
@@ -30,7 +31,6 @@ CACHES = {
     "qwen3moe": ("8M", "8M"),
 }
 LEASE = 300  # whoever waits longer at a full engine pulls what others have overwritten, and nothing tells
-VOCABULARY = 4000
 BLOCK = 32
 WINDOW = 64
 """Tokens that sliding layers of these models see."""
@@ -108,10 +108,6 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
 
 
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
-
-
-def tokens(seed: int, n: int) -> list[int]:
-    return np.random.default_rng(seed).integers(300, VOCABULARY, n).tolist()
 
 
 def test_the_engines_run_in_this_mode(pools):

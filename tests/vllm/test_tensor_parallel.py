@@ -10,6 +10,7 @@ from tests.vllm.comparison import Seen, resolve
 from tests.vllm.engines import NAME, Engine, Setup
 from tests.vllm.fleet import serving
 from tests.vllm.pair import Pair
+from tests.vllm.prompts import tokens
 
 LEASE = 5
 EPLB = {
@@ -39,7 +40,7 @@ def engine(environment, plugin, tmp_path_factory):
 
 
 def test_signatures_of_two_ranks_cold_and_after_a_hit(engine, environment, near_ties):
-    prompt = np.random.default_rng(3).integers(300, 4000, 300).tolist()
+    prompt = tokens(3, 300)
     pair = Pair(engine.url, engine.url, NAME)
     with ReferenceClient(environment, MODEL) as reference:
         for hits in (0, 288):

@@ -7,7 +7,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from eldr_tiny_moe.client import MODEL
@@ -15,6 +14,7 @@ from tests.support.processes import wait_for
 from tests.vllm.comparison import check
 from tests.vllm.engines import CPU_MODE, GPU_MODE, Setup
 from tests.vllm.pools import serving
+from tests.vllm.prompts import tokens
 
 pytestmark = pytest.mark.long
 TOKENS = 8
@@ -34,10 +34,6 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
     folder = tmp_path_factory.mktemp("whole")
     with serving("qwen3moe-trained", setup, ("4M", "4M"), environment, folder, near_ties) as pools:
         yield pools
-
-
-def tokens(seed: int, n: int) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 4000, n).tolist()
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ def test_alone_it_has_the_whole_limit_at_once():
 def test_a_newcomer_waits_for_everybody():
     world = World(limit=6)
     first = world.start(0)
-    while world.admit(first, "d0"):
-        pass
+    world.fill(first, "d0")
     second = world.start(1)
     assert second.shares.awaited == ["r:0"]
     assert not world.admit(second, "d0")
@@ -118,8 +117,7 @@ def test_a_router_that_was_stopped_begins_anew():
     world.talk()
     world.stop(("r", 1))
     world.lapse()
-    while world.admit(first, "d0"):
-        pass
+    world.fill(first, "d0")
     assert first.flights["d0"] == 6
     world.wake(("r", 1))
     assert not world.admit(second, "d0"), "its share was divided"
@@ -141,8 +139,7 @@ def test_a_router_that_reads_of_a_view_without_it_begins_anew():
         for node in (first, second):
             node.shares.pass_time(world.clock, deadlines=True)
     assert world.bounds("d0") == [6, 3], "nothing can be done about that: engines refuse late pulls"
-    while world.admit(first, "d0"):
-        pass
+    world.fill(first, "d0")
     world.ask(("r", 1), ("r", 0))
     while world.letters:
         world.step(world.letters[0])
@@ -277,8 +274,7 @@ def test_what_was_lent_on_is_missing_until_everybody_knows():
     here, lender, borrower = nodes = [world.start(place) for place in range(3)]
     world.talk()
     for giver, busy in ((lender, here), (here, borrower)):
-        while world.admit(busy, "d0"):
-            pass
+        world.fill(busy, "d0")
         world.talk(1)
         giver.shares.give(flights(giver), 0)
         world.talk(1)
@@ -288,19 +284,14 @@ def test_what_was_lent_on_is_missing_until_everybody_knows():
     world.blip(("r", 1))
     world.hear(("r", 1), ("r", 0))
     world.hear(("r", 1), ("r", 2))
-    for node in nodes:
-        while world.admit(node, "d0"):
-            pass
-    for node in nodes:
-        node.flights.clear()
-    world.talk()
+    world.use_up(*nodes)
     assert world.bounds("d0") == [4, 4, 4]
 
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_a_place_that_was_borrowed_and_lent_on_is_owed(forgets):
     world = World(limit=6)
-    here, lender, borrower = nodes = [world.start(place) for place in range(3)]
+    here, lender, borrower = (world.start(place) for place in range(3))
     world.talk()
     for giver in (lender, here):
         giver.shares.give(flights(giver), 0, leaving=True)
@@ -312,12 +303,7 @@ def test_a_place_that_was_borrowed_and_lent_on_is_owed(forgets):
     world.blip(("r", 1))
     world.hear(("r", 1), ("r", 0))
     world.hear(("r", 1), ("r", 2))
-    for node in (borrower, lender, here):
-        while world.admit(node, "d0"):
-            pass
-    for node in nodes:
-        node.flights.clear()
-    world.talk()
+    world.use_up(borrower, lender, here)
     assert world.bounds("d0") == [2, 2, 2]
 
 

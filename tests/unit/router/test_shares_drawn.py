@@ -121,8 +121,7 @@ class Routers(RuleBasedStateMachine):
     @rule(data=st.data(), engine=st.sampled_from(ENGINES))
     def fill(self, data, engine):
         node = self.world.nodes[self.node(data)]
-        while self.world.admit(node, engine):
-            pass
+        self.world.fill(node, engine)
 
     @rule(data=st.data(), engine=st.sampled_from(ENGINES))
     def finish(self, data, engine):
@@ -220,8 +219,7 @@ def wander(seed: int, steps: int = 250) -> None:
             letter = rng.choice(world.letters)
             world.step(letter) if name == "deliver" else world.letters.remove(letter)
         elif name == "fill":
-            while world.admit(node, engine):
-                pass
+            world.fill(node, engine)
         elif name == "finish":
             node.flights[engine] = max(0, node.flights[engine] - rng.randint(1, 4))
         elif name == "give":
@@ -260,8 +258,7 @@ def lend(seed: int, steps: int = 250) -> None:
             node.shares.give(flights(node), rng.choice((0, 0, 20)), leaving=rng.random() < leave)
         elif name == "fill":
             for one in rng.sample(list(world.nodes.values()), 2):
-                while world.admit(one, engine):
-                    pass
+                world.fill(one, engine)
         elif name == "finish":
             node.flights[engine] = rng.randint(0, node.flights[engine])
         elif name == "blip":
