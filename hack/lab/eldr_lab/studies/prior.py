@@ -1,6 +1,6 @@
 """What a prior that routers learn themselves is worth, beside a fitted one and none: docs/benchmarks/prior.md.
 
-    python -m eldr_lab.studies.prior [--seeds 6] [--only rest] [--again]
+    python -m eldr_lab.studies.prior [--seeds 10] [--only rest] [--again]
 
 All policies of a seed meet the same requests. A call goes on where one ended.
 """
@@ -66,7 +66,7 @@ def _popular(kinds: Strengths, workload: str) -> Strengths:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--seeds", type=click.IntRange(2), default=6, help="How many.")
+@click.option("--seeds", type=click.IntRange(2), default=10, help="How many.")
 @click.option("--only", multiple=True, help="Groups of cells.")
 @click.option(
     "--most",
