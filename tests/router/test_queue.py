@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from eldr_router import app
+from eldr_router.plan import shares
+from eldr_router.serve import queue
 from tests.fakes.engines import Exchange, engines, slow, token_event
 from tests.router.conftest import AUTH, Router, until
 from tests.router.test_peers import peers
@@ -220,6 +222,67 @@ async def test_room_of_another_router_wakes_who_waits(tmp_path, no_ticks):
             await until(lambda: waiting(first), "it to wait")
             await second.app.stop()
             assert (await fourth).status_code == 200
+
+
+@pytest.fixture
+def gives(monkeypatch) -> asyncio.Event:
+    """Routers give nothing to each other until this is set."""
+    event, grants = asyncio.Event(), shares.grants
+    monkeypatch.setattr(shares, "grants", lambda *args: grants(*args) if event.is_set() else {})
+    return event
+
+
+async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path, gives):
+    async with (
+        engines("p0", "d0") as made,
+        peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
+        Busy(first, *["d0"] * 4),  # its own half
+    ):
+        (waits,) = await in_line(first, 1)
+        gives.set()
+        assert (await waits).status_code == 200
+
+
+async def test_room_that_is_not_given_in_time_is_waited_for_no_longer(tmp_path, gives, monkeypatch):
+    monkeypatch.setattr(queue, "SHARE_SECONDS", 0.2)
+    async with (
+        engines("p0", "d0") as made,
+        peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
+        Busy(first, *["d0"] * 4),
+    ):
+        answer = await ask(first)
+        assert not gives.is_set()
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert first.counter("rejected", reason="deadline") == 1
+
+
+async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_path, gives, monkeypatch):
+    monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
+    gives.set()
+    async with (
+        engines("p0", "d0") as made,
+        peers(made, tmp_path, 2, max_in_flight=8) as (first, second),
+        Busy(first, *["d0"] * 4),
+        Busy(second, *["d0"] * 3),  # its last place it gives to nobody
+    ):
+        await until(lambda: first.app.services.registry.totals(decoders(first)) == [7], "it to be told")
+        assert (await ask(first)).status_code == 429
+        assert first.counter("rejected", reason="full") == 1
+
+
+async def test_a_share_that_is_not_confirmed_yet_is_waited_for(tmp_path, monkeypatch):
+    confirm = asyncio.Event()
+    settle = shares.Shares._settle
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=8) as (first, _):
+        monkeypatch.setattr(shares.Shares, "_settle", lambda self: settle(self) if confirm.is_set() else None)
+        first.app.services.registry.shares._begin_anew()  # as after a standstill: it has nothing
+        (waits,) = await in_line(first, 1)
+        confirm.set()
+        assert (await waits).status_code == 200
+
+
+def decoders(router: Router) -> list:
+    return router.app.services.registry.endpoints("decode")
 
 
 async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):

@@ -15,6 +15,9 @@ from eldr_router.http.errors import RouterError
 from eldr_router.ops.metrics import Metrics
 from eldr_router.state.registry import Admission, Registry
 
+SHARE_SECONDS = 2.0
+"""Longest wait for room that other routers are about to give, where nobody may wait for an engine: they are asked every 20 ms."""
+
 
 class Waiter(Protocol):
     """A request that waits."""
@@ -64,17 +67,23 @@ class Queue:
 
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
         """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
-        most, seconds = (0, 0.0) if self._is_closed else self._bounds()
+        limit = self._limit()
         if not self._entries:
             try:
-                return self._registry.admit(self._limit(), sequences)
+                return self._registry.admit(limit, sequences)
             except RouterError as error:
-                if error.status != 429 or not most:
-                    self._reject("full" if error.status == 429 else error.code)
+                if error.status != 429:
+                    self._reject(error.code)
                     raise
-        if len(self._entries) >= most:
-            self._reject("queue_full")
-            raise self._registry.full(self._limit(), sequences)
+                full = error
+        else:
+            full = None
+        most, seconds = self._bounds()
+        if not most and self._registry.expects_room(limit, sequences):
+            most, seconds = limit, SHARE_SECONDS
+        if self._is_closed or len(self._entries) >= most:
+            self._reject("queue_full" if self._entries else "full")
+            raise full or self._registry.full(limit, sequences)
         timer = self._loop.call_later(seconds, self._expire, waiter)
         self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
         self._registry.queued += sequences

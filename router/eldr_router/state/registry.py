@@ -269,6 +269,20 @@ class Registry:
                 return Admission(self, sequences)
         return None
 
+    def expects_room(self, limit: int, sequences: int) -> bool:
+        """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
+        others = len(self.shares.view.members) - 1
+        if not others and not self.shares.awaited:
+            return False
+        try:
+            decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
+        except RouterError:
+            return False  # what lacks is KV, which no router can give
+        fresh, _ = self.shares.told(self._clock())
+        promised = self._undecided + self.queued + sum(report.waiting for report in fresh)
+        most = limit - others  # nobody gives its last place
+        return sum(max(0, most - total) for total in self.totals(decode)) >= promised + sequences
+
     def full(self, limit: int, sequences: int) -> RouterError:
         """Return the 429 for a request that finds no room, and remember the demand."""
         now = self._clock()
