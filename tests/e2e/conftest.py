@@ -22,6 +22,7 @@ from eldr.sim import traces
 from eldr_demo.arrivals import Arrivals
 from eldr_demo.load import Load, Workload
 from eldr_demo.simulated import replay
+from eldr_kube import left
 from eldr_kube.cluster import Cluster
 from tests.support.kube import Kube, delete_crds
 from tests.support.processes import ELDR, wait_for
@@ -203,6 +204,13 @@ def system(request: pytest.FixtureRequest, cluster: Cluster, kube: Kube) -> Iter
     yield system
     cluster.kubectl("delete", "eldr", NAME, "--wait=true", "--timeout=60s")
     selector = f"{contract.LABEL_DEPLOYMENT}={NAME}"
-    wait_for(lambda: not kube.list("Pod", selector), "all pods to be garbage-collected", SECONDS)
+    # kept here: where this is the last test, the cluster is gone before anybody else could look
+    kept = request.config.rootpath / "out" / "failed" / request.module.__name__
+    wait_for(
+        lambda: not kube.list("Pod", selector),
+        "all pods to be garbage-collected",
+        SECONDS,
+        lambda: left.keep(cluster, kept),
+    )
     cluster.helm("uninstall", "eldr", "--wait", "--timeout", "60s")
     delete_crds(cluster)
