@@ -30,6 +30,8 @@ class Controller:
         For logs and metrics.
     kinds : collection of str
         Of objects whose changes concern it.
+    own : collection of str
+        Those of them whose changes concern it only where others have made them: a pass knows what it writes.
     queue : WorkQueue
         Of deployments to look at.
     """
@@ -39,12 +41,13 @@ class Controller:
         name: str,
         reconcile: Reconcile,
         kinds: Collection[str],
+        own: Collection[str] = (),
         *,
         queue: WorkQueue,
         metrics: Metrics,
         monotonic: Callable[[], float],
     ) -> None:
-        self.name, self.kinds = name, kinds
+        self.name, self.kinds, self.own = name, kinds, own
         self.queue = queue
         self._reconcile = reconcile
         self._metrics = metrics

@@ -104,8 +104,14 @@ class Manager:
         if (name := _deployment(kind, live)) is None:
             return
         is_asked = kind in _ASKED and (is_gone or _generation(before) != _generation(live))
+        # what this operator writes is in the cache before a watch tells it
+        is_own = (
+            not is_gone
+            and before is not None
+            and before["metadata"]["resourceVersion"] == metadata["resourceVersion"]
+        )
         for controller in self._controllers:
-            if kind in controller.kinds:
+            if kind in controller.kinds and not (is_own and kind in controller.own):
                 wake = controller.queue.wake if is_asked else controller.queue.wake_rested
                 wake((metadata["namespace"], name))
 

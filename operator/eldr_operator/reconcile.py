@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from eldr import contract
+from eldr_operator import meta
 from eldr_operator.clock import Clock
 from eldr_operator.fits import lifecycle
+from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api, Object
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import WATCHED, Cache
@@ -53,7 +55,13 @@ CENTROID_KINDS = {
     *("ConfigMap", "Job", "Pod"),
     *("Role", "RoleBinding", "ServiceAccount"),  # by which routers may read a set
 }
+WRITTEN_BESIDE_CENTROIDS = {contract.KIND_DEPLOYMENT, contract.KIND_SCALER}
+"""Kinds that this operator writes, and that centroids follow only where others have changed them."""
+CENTROIDS_REST_SECONDS = 2.0
+"""Centroids wait longer than what runs: answers of routers wake them at once, and all other changes can wait."""
 WORKLOAD_KINDS = WATCHED.keys() - {"ConfigMap"}
+WRITTEN_BY_WORKLOADS = WORKLOAD_KINDS - {contract.KIND_FIT, "ControllerRevision", "Job"}
+"""Kinds that passes over what runs write by apply alone: the pass after such a write needs no watch, see :meth:`Applier.take_written`."""
 WAITING_SECONDS = 1.0
 """Between two passes while routers load a set, whatever they say."""
 TROUBLE_SECONDS = 5.0
@@ -149,15 +157,21 @@ class Workloads:
             now=now,
         )
         await common.recorder.undone(cr, common.applier.take_undone(key), now)
+        is_written = common.applier.take_written(key)
         if not live.of_kind("ServiceAccount") and not running.unwritten:
             return REST_SECONDS  # all of it was just made: told with what becomes of it
         await common.reporter.workloads(cr, problems, running)
         waits = rollout.seconds_left(live.pods, now)
+        if is_written:
+            waits.append(REST_SECONDS)
         waits += [
             _seconds_until(role.gap_at, now) for role in (running.prefill, running.decode) if role.gap_at
         ]
         if running.unwritten:
             waits.append(RETRY_SECONDS)
+        decode = live.owned("StatefulSet", meta.child_name(cr, contract.ROLE_DECODE), cr.metadata.uid)
+        if left := refusals.seconds_until_asked(decode, now):
+            waits.append(left)
         return min(waits, default=None)
 
     async def _tell_terminating(self, cr: EldrDeployment, body: Object) -> None:

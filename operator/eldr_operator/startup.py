@@ -35,8 +35,11 @@ from eldr_operator.manager import Manager
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import (
     CENTROID_KINDS,
+    CENTROIDS_REST_SECONDS,
     POLL_SECONDS,
     WORKLOAD_KINDS,
+    WRITTEN_BESIDE_CENTROIDS,
+    WRITTEN_BY_WORKLOADS,
     Centroids,
     Common,
     Workloads,
@@ -165,7 +168,7 @@ def assembled(
     )
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
     children = Children(applier, Images(settings.image), tokens, outside)
-    due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic)
+    due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic, CENTROIDS_REST_SECONDS)
     polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(
         api=api, polls=polls, applier=applier, recorder=recorder, metrics=metrics, image=settings.image
@@ -174,10 +177,10 @@ def assembled(
     centroids = Centroids(common, locality, polls, due.wake, poll_seconds)
     workloads = Workloads(common, api, children, centroids.wanted)
     controllers = [
-        Controller(name, reconcile, kinds, queue=queue, metrics=metrics, monotonic=monotonic)
-        for name, reconcile, kinds, queue in (
-            ("workloads", workloads.reconcile, WORKLOAD_KINDS, due),
-            ("centroids", centroids.reconcile, CENTROID_KINDS, centroids_due),
+        Controller(name, reconcile, kinds, own, queue=queue, metrics=metrics, monotonic=monotonic)
+        for name, reconcile, kinds, own, queue in (
+            ("workloads", workloads.reconcile, WORKLOAD_KINDS, WRITTEN_BY_WORKLOADS, due),
+            ("centroids", centroids.reconcile, CENTROID_KINDS, WRITTEN_BESIDE_CENTROIDS, centroids_due),
         )
     ]
     manager = Manager(

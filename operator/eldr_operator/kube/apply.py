@@ -27,8 +27,8 @@ _NO_VERSION = "1"
 _UNDOS = 3
 _UNDO_SECONDS = 600.0
 """In which so many undos of one object are made: each changes what pods run, and a tool that disagrees would never end."""
-_CONFLICT = " and what others have added"
-"""Behind the digest of what was applied."""
+_CONFLICT = b" and what others have added"
+"""Behind the fingerprint of what was applied."""
 _RESTORER = f"{contract.FIELD_MANAGER}-undo"
 """Who puts back what cannot be applied: another name than ours, so that we know what to take from it afterwards."""
 
@@ -54,10 +54,11 @@ class Applier:
         self._cache = cache
         self._metrics = metrics
         self._monotonic = monotonic
-        self._applied: dict[Key, dict[Key, tuple[str, Version]]] = {}
+        self._applied: dict[Key, dict[Key, tuple[bytes, Version]]] = {}
         self._undos: dict[Key, dict[Key, list[float]]] = {}
         self._undone: dict[Key, list[str]] = {}
-        self._left: dict[Key, dict[Key, tuple[str, str]]] = {}
+        self._written_of: set[Key] = set()
+        self._left: dict[Key, dict[Key, tuple[str, bytes]]] = {}
 
     async def apply(
         self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool = False
@@ -91,8 +92,9 @@ class Applier:
         """
         kind, metadata = manifest["kind"], manifest["metadata"]
         remembered = self._applied.setdefault(owner, {})
-        key, digest = (kind, metadata["name"]), meta.digest(manifest)
+        key, digest = (kind, metadata["name"]), meta.fingerprint(manifest)
         if live is None:
+            self._written_of.add(owner)
             applied = await self._created(owner, manifest, is_memory=is_memory)
         else:
             version = _version(live, manifest)
@@ -103,6 +105,7 @@ class Applier:
                 return live
             if remembered.get(key) == (digest + _CONFLICT, version):
                 self._check_undo(owner, manifest, foreign.additions(live, contract.FIELD_MANAGER))
+            self._written_of.add(owner)
             applied = await self._written(owner, manifest, live, is_memory=is_memory)
         self._cache.put(kind, applied)
         found = foreign.additions(applied, contract.FIELD_MANAGER)
@@ -202,7 +205,7 @@ class Applier:
             return
         key, left = (manifest["kind"], manifest["metadata"]["name"]), self._left.setdefault(owner, {})
         what, now = foreign.told(found), self._monotonic()
-        asked = (what, meta.digest(manifest))
+        asked = (what, meta.fingerprint(manifest))
         times = self._undos.get(owner, {}).get(key, [])
         if left.get(key) == asked or sum(now - at < _UNDO_SECONDS for at in times) >= _UNDOS:
             left[key] = asked
@@ -225,6 +228,12 @@ class Applier:
     def take_undone(self, owner: Key) -> list[str]:
         """Return what others had changed and was undone since this was asked last, with who did it."""
         return self._undone.pop(owner, [])
+
+    def take_written(self, owner: Key) -> bool:
+        """Tell whether a child was written since this was asked last: no watch tells a pass of its own writes."""
+        is_written = owner in self._written_of
+        self._written_of.discard(owner)
+        return is_written
 
     async def patch(self, manifest: Object, subresource: str = "") -> Object:
         """Apply part of an object that somebody else made; the caller compared already."""
@@ -284,6 +293,7 @@ class Applier:
         self._applied.pop(owner, None)
         self._undos.pop(owner, None)
         self._undone.pop(owner, None)
+        self._written_of.discard(owner)
         self._left.pop(owner, None)
 
 

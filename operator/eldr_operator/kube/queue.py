@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 Key = tuple[str, str]
 
-REST_SECONDS = 0.5
-"""From the end of the work on a key until more is done for what can wait: of a burst of changes one pass sees all."""
+REST_SECONDS = 1.0
+"""Of a burst of changes one pass sees all."""
 
 
 class WorkQueue:
@@ -21,10 +21,13 @@ class WorkQueue:
     ----------
     time : callable
         Returns seconds, as the event loop's clock does.
+    rest_seconds : float
+        From the end of the work on a key until more is done for what can wait.
     """
 
-    def __init__(self, time: Callable[[], float]) -> None:
+    def __init__(self, time: Callable[[], float], rest_seconds: float = REST_SECONDS) -> None:
         self._time = time
+        self._rest_seconds = rest_seconds
         self._due: dict[Key, float] = {}
         self._after_rest: dict[Key, float] = {}
         self._rested: dict[Key, float] = {}
@@ -67,7 +70,7 @@ class WorkQueue:
         now = self._time()
         self._busy.pop(key, None)
         self._rested = {one: at for one, at in self._rested.items() if at > now}
-        self._rested[key] = now + REST_SECONDS
+        self._rested[key] = now + self._rest_seconds
         self._changed.set()
 
     def longest_busy(self) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
+from eldr_operator import clock
 from eldr_operator.conditions import is_observed
 from eldr_operator.errors import OperatorError
 from eldr_operator.kube.api import Api
@@ -12,11 +14,22 @@ from eldr_operator.kube.api import Api
 Object = Mapping[str, Any]
 
 _REASON = "FailedCreate"
+_NEW = timedelta(seconds=10)
+"""So young a StatefulSet has few pods because its controller is still making them."""
 
 
-async def of_stateful_set(api: Api, live: Object | None) -> str:
-    """Return why a StatefulSet has fewer pods than it wants; empty where it has all, nothing says why, or nobody has tried yet."""
-    if live is None or (live.get("status") or {}).get("replicas", 0) >= live["spec"]["replicas"]:
+def seconds_until_asked(live: Object | None, now: datetime) -> float | None:
+    """Return after how many seconds to ask why a StatefulSet has fewer pods than it wants; None where it is not new, or has all."""
+    if live is None or not _lacks_pods(live):
+        return None
+    made = clock.read(live["metadata"].get("creationTimestamp"))
+    left = 0.0 if made is None else (made + _NEW - now).total_seconds()
+    return left if left > 0 else None
+
+
+async def of_stateful_set(api: Api, live: Object | None, now: datetime) -> str:
+    """Return why a StatefulSet has fewer pods than it wants; empty where it has all, nothing says why, or it is too early to say."""
+    if live is None or not _lacks_pods(live) or seconds_until_asked(live, now) is not None:
         return ""
     if not is_observed(live):
         return ""  # its controller comes first, and its status wakes a pass
@@ -29,6 +42,10 @@ async def of_job(api: Api, live: Object | None) -> str:
     if live is None or any(status.get(key) for key in ("active", "succeeded", "failed", "conditions")):
         return ""
     return await _told(api, live)
+
+
+def _lacks_pods(live: Object) -> bool:
+    return bool((live.get("status") or {}).get("replicas", 0) < live["spec"]["replicas"])
 
 
 async def _told(api: Api, live: Object) -> str:

@@ -73,7 +73,7 @@ async def reconcile(
     prefill = summed("Deployment", contract.ROLE_PREFILL, wanted)
     paced = cr.spec.decode.rollout
     wanted = Wanted("DecodeReady", cr.spec.decode.replicas, paced, paced.partition)
-    refusal = await refusals.of_stateful_set(api, workload("StatefulSet", contract.ROLE_DECODE))
+    refusal = await refusals.of_stateful_set(api, workload("StatefulSet", contract.ROLE_DECODE), now)
     decode = summed("StatefulSet", contract.ROLE_DECODE, wanted, refusal)
     if cr.spec.router.placement == "Sidecar":
         router = replace(

@@ -159,9 +159,9 @@ class Operator(NamedTuple):
     controller: Controller
 
 
-def controller(reconcile, name="pods", kinds=WATCHED, **options):
+def controller(reconcile, name="pods", kinds=WATCHED, own=(), **options):
     options = {"metrics": Metrics(), "monotonic": time.monotonic} | options
-    return Controller(name, reconcile, kinds, queue=WorkQueue(options["monotonic"]), **options)
+    return Controller(name, reconcile, kinds, own, queue=WorkQueue(options["monotonic"]), **options)
 
 
 def operator(api, scripted, **options):
@@ -280,6 +280,46 @@ async def test_a_change_wakes_only_the_controllers_that_it_concerns():
         "<WorkQueue due=1 busy=0>",
         "<WorkQueue due=0 busy=0>",
     ]
+
+
+async def test_a_pass_knows_what_it_has_written_itself():
+    cache = Cache()
+    writes, follows = (
+        controller(Scripted().reconcile, name, {"Role"}, own) for name, own in (("a", {"Role"}), ("b", ()))
+    )
+    made = Manager(
+        [writes, follows],
+        acts=asyncio.Event(),
+        cache=cache,
+        streams=Streams(Lists(), cache, ()),
+        metrics=Metrics(),
+        resync_seconds=60.0,
+    )
+
+    def due() -> list[bool]:
+        return [bool(each.queue._keys()) for each in (writes, follows)]
+
+    def role(version: str) -> dict:
+        labels = {LABEL_DEPLOYMENT: "x"}
+        return {
+            "metadata": {
+                "name": "r",
+                "namespace": "n",
+                "uid": "u",
+                "resourceVersion": version,
+                "labels": labels,
+            }
+        }
+
+    cache.put("Role", role("5"))  # as a write does
+    made.changed("Role", role("5"), is_gone=False)
+    assert due() == [False, True], "who writes it knows it, who builds on it does not"
+    made.changed("Role", role("6"), is_gone=False)
+    assert due() == [True, True], "somebody else has changed it"
+    await writes.queue.take()
+    writes.queue.done(("n", "x"))
+    made.changed("Role", role("6"), is_gone=True)
+    assert due() == [True, True], "it is gone"
 
 
 async def test_failures_are_retried_and_counted(caplog):

@@ -1,8 +1,14 @@
 """Events are asked for only where they can say something."""
 
+from datetime import timedelta
+
 import pytest
 
+from eldr_operator import clock
 from eldr_operator.kube import refusals
+
+MADE = clock.utc_now()
+LATER = MADE + timedelta(seconds=30)
 
 
 class Events:
@@ -20,7 +26,7 @@ class Events:
 
 def stateful_set(status, replicas=2):
     return {
-        "metadata": {"namespace": "n", "uid": "u", "generation": 3},
+        "metadata": {"namespace": "n", "uid": "u", "generation": 3, "creationTimestamp": clock.stamp(MADE)},
         "spec": {"replicas": replicas},
         "status": status,
     }
@@ -39,12 +45,31 @@ def stateful_set(status, replicas=2):
 )
 async def test_nothing_is_asked(live):
     events = Events()
-    assert await refusals.of_stateful_set(events, live) == ""
+    assert await refusals.of_stateful_set(events, live, LATER) == ""
     assert not events.asked
 
 
 async def test_what_its_controller_could_not_create_is_told():
     events = Events()
     live = stateful_set({"observedGeneration": 3, "replicas": 1})
-    assert await refusals.of_stateful_set(events, live) == "pod a: no quota"
+    assert await refusals.of_stateful_set(events, live, LATER) == "pod a: no quota"
     assert events.asked == 1
+
+
+async def test_a_new_one_is_left_alone_until_its_controller_had_time():
+    events = Events()
+    live = stateful_set({"observedGeneration": 3})
+    now = MADE + timedelta(seconds=1)
+    assert await refusals.of_stateful_set(events, live, now) == ""
+    assert not events.asked
+    left = refusals.seconds_until_asked(live, now)
+    assert left is not None
+    assert 0 < left < 30, "and somebody comes back for it"
+    later = now + timedelta(seconds=left)
+    assert refusals.seconds_until_asked(live, later) is None
+    assert await refusals.of_stateful_set(events, live, later) == "pod a: no quota"
+
+
+@pytest.mark.parametrize("live", [None, stateful_set({"replicas": 2})], ids=["none", "complete"])
+def test_nobody_comes_back_for_nothing(live):
+    assert refusals.seconds_until_asked(live, MADE) is None
