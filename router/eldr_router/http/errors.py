@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import orjson
 
+from eldr_router.http.head import JSON, Headers
+
 
 class RouterError(Exception):
     """A request that this router answers itself, with an error.
@@ -43,6 +45,17 @@ class RouterError(Exception):
         self.param = param
         self.allow = allow
         self.challenge = challenge
+
+    def answer(self) -> tuple[Headers, bytes]:
+        """Return the headers and the body of the response, but for what its connection adds."""
+        headers = [JSON]
+        if self.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % self.retry_after))
+        if self.allow is not None:
+            headers.append((b"allow", self.allow.encode()))
+        if self.challenge:
+            headers.append((b"www-authenticate", b"Bearer"))
+        return headers, error_body(self.message, self.status, self.code, self.param)
 
 
 def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:

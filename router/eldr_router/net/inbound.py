@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
-from eldr_router.http.errors import RouterError, error_body
-from eldr_router.http.head import JSON, Headers, write_head
+from eldr_router.http.errors import RouterError
+from eldr_router.http.head import Headers, write_head
 from eldr_router.http.requests import Budget, Request, RequestReader
 from eldr_router.net.work import TaskWork, Work
 
@@ -288,14 +288,8 @@ class ClientConnection(asyncio.Protocol):
         if self.state is _RESPONDING:
             self.abort()
             return
-        headers = [JSON, *headers]
-        if error.retry_after is not None:
-            headers.append((b"retry-after", b"%d" % error.retry_after))
-        if error.allow is not None:
-            headers.append((b"allow", error.allow.encode()))
-        if error.challenge:
-            headers.append((b"www-authenticate", b"Bearer"))
-        self.respond(error.status, headers, error_body(error.message, error.status, error.code, error.param))
+        own, body = error.answer()
+        self.respond(error.status, [*own, *headers], body)
 
     def fail(self) -> None:
         """Answer for a bug of the router; to be called where its exception is handled."""
@@ -393,13 +387,9 @@ class ClientConnection(asyncio.Protocol):
         """Answer and close, but read on for a moment: unread bytes would destroy the answer."""
         self._request = None
         self.state = _WORKING
-        headers = [JSON, (b"connection", b"close")]
-        if error.retry_after is not None:
-            headers.append((b"retry-after", b"%d" % error.retry_after))
-        body = error_body(error.message, error.status, error.code, error.param)
-        self._transport.write(
-            write_head(error.status, [*headers, (b"content-length", b"%d" % len(body))]) + body
-        )
+        headers, body = error.answer()
+        headers = [*headers, (b"connection", b"close"), (b"content-length", b"%d" % len(body))]
+        self._transport.write(write_head(error.status, headers) + body)
         self._reader.deaf = True
         self.state = _CLOSING
         self._since = self._server.loop.time()
