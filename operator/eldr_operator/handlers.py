@@ -97,6 +97,8 @@ def configure(settings: kopf.OperatorSettings, watches: Watches) -> None:
     settings.networking.error_backoffs = watches
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 30
+    # each object gets a task and a queue with an event, and a deployment has 25 objects
+    settings.queueing.idle_timeout = 0.1
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.reconnect_backoff = 1.0

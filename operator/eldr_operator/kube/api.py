@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import urllib.request
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -28,6 +29,8 @@ from eldr_operator.errors import (
 Object = dict[str, Any]
 
 _REQUEST_SECONDS = 15
+_PAGE = "200"
+"""Objects of a list that are in memory as a whole."""
 _BAD_APPLY = "failed to create typed patch object"
 """How the server answers an apply whose fields have the wrong types: with status 500, though only the body is at fault."""
 _JSON = "application/json"
@@ -195,15 +198,31 @@ class Api:
         labels: str = "",
         fields: str = "",
         metadata_only: bool = False,
+        keep: Callable[[Object], Object] = lambda live: live,
     ) -> tuple[list[Object], int]:
-        """Return the objects of a kind, in all namespaces if ``namespace`` is None, and the version of the list."""
+        """Return the objects of a kind, in all namespaces if ``namespace`` is None, and the version of the list.
+
+        Parameters
+        ----------
+        keep : callable
+            Returns what to keep of an object: a list comes page by page, so that it never takes memory as a whole.
+        """
         accept = _METADATA.format("List") if metadata_only else _JSON
         query = [
-            (key, value) for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value
+            (key, value)
+            for key, value in (("labelSelector", labels), ("fieldSelector", fields), ("limit", _PAGE))
+            if value
         ]
-        answer = await self.request("GET", path(kind, namespace), query=query, accept=accept)
-        # An empty list of metadata has null for its items.
-        return answer["items"] or [], int(answer["metadata"]["resourceVersion"])
+        found: list[Object] = []
+        more: list[tuple[str, str]] = []
+        while True:
+            answer = await self.request("GET", path(kind, namespace), query=[*query, *more], accept=accept)
+            # An empty list of metadata has null for its items.
+            found += map(keep, answer["items"] or ())
+            metadata = answer["metadata"]
+            if not metadata.get("continue"):
+                return found, int(metadata["resourceVersion"])
+            more = [("continue", metadata["continue"])]
 
     async def create(self, manifest: Object) -> Object:
         """Create an object; one that exists is an ApiError of status 409."""
@@ -254,7 +273,10 @@ def _refusal(status: int, text: str) -> ApiError | ApiUnavailableError:
         reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
     except (ValueError, AttributeError):
         reason, message = "", text[:200]
-    if status == 429:
+    if status in {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.GONE,
+    }:  # gone is the rest of a list that took too long
         return ApiUnavailableError(f"{status} {reason}: {message}")
     if status >= 500 and not message.startswith(_BAD_APPLY):
         return RequestFailedError(status, reason, message)

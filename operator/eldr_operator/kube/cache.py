@@ -28,6 +28,9 @@ WATCHED: Mapping[str, str] = {
     "StatefulSet": _OURS,
 }
 """Kinds that are watched, and the label selector of those that matter."""
+_CONTAINERS = ("containers", "initContainers")
+_OF_POD = ("nodeName", *_CONTAINERS)
+_OF_CONTAINER = ("name", "ports", "resources")
 
 
 class Cache:
@@ -37,8 +40,7 @@ class Cache:
     is put here at once, so that a pass never decides by what it has just changed. Of two versions of an object the later
     stays, whoever comes last: resource versions of one kind can be compared (Kubernetes, KEP-5504).
 
-    Pods lose ``metadata.managedFields``, half of what they take: the operator writes none. So do revisions of StatefulSets,
-    which carry our labels but are not ours, their copy of the template.
+    Most of what nobody looks at is left out, see :func:`lean`.
     """
 
     def __init__(self) -> None:
@@ -77,7 +79,7 @@ class Cache:
         known = of_namespace.get(metadata["name"])
         if known is None or known["metadata"]["uid"] != metadata["uid"] or _version(known) < _version(live):
             self._drop(kind, known)
-            live = of_namespace[metadata["name"]] = _lean(kind, live)
+            live = of_namespace[metadata["name"]] = lean(kind, live)
             if (key := _index(kind, live)) is not None:
                 self._by_deployment.setdefault(key, {})[metadata["name"]] = live
 
@@ -133,12 +135,28 @@ class Cache:
             yield from list(of_namespace.values())
 
 
-def _lean(kind: str, live: Object) -> Object:
-    """Return an object without what nobody looks at."""
+def lean(kind: str, live: Object) -> Object:
+    """Return an object without most of what nobody looks at: what is kept of them is the operator's memory.
+
+    Managed fields are those that others may have a say in: none of pods and EldrDeployments, and of subresources only those
+    of EldrScalers. Of a pod's spec its node stays, and of containers what they ask for. Revisions of StatefulSets, which
+    carry our labels but are not ours, lose their copy of the template.
+    """
     metadata = live["metadata"]
-    if kind == "Pod":
+    if kind != contract.KIND_SCALER and "managedFields" in metadata:
         kept = {name: value for name, value in metadata.items() if name != "managedFields"}
-        return {**live, "metadata": kept}
+        if kind not in {"Pod", contract.KIND_DEPLOYMENT}:
+            managed = metadata["managedFields"] or ()
+            kept["managedFields"] = [entry for entry in managed if not entry.get("subresource")]
+        live = {**live, "metadata": kept}
+    if kind == "Pod" and "spec" in live:
+        spec = {name: live["spec"][name] for name in _OF_POD if name in live["spec"]}
+        for field in _CONTAINERS:
+            if field in spec:
+                spec[field] = [
+                    {name: one[name] for name in _OF_CONTAINER if name in one} for one in spec[field]
+                ]
+        return {**live, "spec": spec}
     owners = metadata.get("ownerReferences") or ()
     if kind == "ControllerRevision" and any(owner["kind"] == "StatefulSet" for owner in owners):
         return {name: value for name, value in live.items() if name != "data"}

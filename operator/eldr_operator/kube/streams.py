@@ -6,11 +6,12 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
 from eldr_operator.kube.api import RESOURCES, Api
-from eldr_operator.kube.cache import WATCHED, Cache
+from eldr_operator.kube.cache import WATCHED, Cache, lean
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,9 @@ class Streams:
             self._cache.begin_list(*stream)
             has_gap = stream in self.watches.failing  # what goes before it is back is told by nobody
             try:
-                listed, version = await self._api.list(*stream, labels=WATCHED[stream.kind])
+                listed, version = await self._api.list(
+                    *stream, labels=WATCHED[stream.kind], keep=partial(lean, stream.kind)
+                )
             except OperatorError as error:
                 if str(self._unlisted.get(stream)) != str(error):
                     logger.warning("cannot list %s: %s", stream, error)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from eldr_operator.errors import NoClusterError
-from eldr_operator.kube.api import _proxy_of, connect
+from eldr_operator.errors import ApiUnavailableError, NoClusterError
+from eldr_operator.kube.api import Api, _proxy_of, _refusal, connect
 from tests.support import kubeconfig
 
 SERVER = "https://10.1.2.3:6443"
@@ -58,3 +58,33 @@ def test_addresses_of_version_6_are_known_without_brackets(no_proxy, expected, m
     monkeypatch.setenv("https_proxy", PROXY)
     monkeypatch.setenv("no_proxy", no_proxy)
     assert _proxy_of("https://[fd00::1]:443") == expected
+
+
+async def test_a_list_comes_page_by_page_and_only_what_is_wanted_of_it_is_kept(monkeypatch):
+    pages = {
+        None: {
+            "items": [{"n": 1, "x": 0}, {"n": 2, "x": 0}],
+            "metadata": {"resourceVersion": "7", "continue": "a"},
+        },
+        "a": {"items": [{"n": 3, "x": 0}], "metadata": {"resourceVersion": "7", "continue": "b"}},
+        "b": {"items": None, "metadata": {"resourceVersion": "7"}},
+    }
+    asked = []
+
+    async def request(self, method, url, *, query, accept):
+        asked.append(dict(query))
+        return pages[dict(query).get("continue")]
+
+    monkeypatch.setattr(Api, "request", request)
+    found, version = await Api(None).list("Pod", None, labels="l", keep=lambda live: live["n"])
+    assert (found, version) == ([1, 2, 3], 7)
+    assert [(one["labelSelector"], one.get("continue")) for one in asked] == [
+        ("l", None),
+        ("l", "a"),
+        ("l", "b"),
+    ]
+    assert all(one["limit"] for one in asked)
+
+
+def test_a_list_that_took_too_long_is_asked_for_again_and_not_refused():
+    assert isinstance(_refusal(410, '{"reason": "Expired", "message": "continue"}'), ApiUnavailableError)

@@ -24,13 +24,32 @@ def test_the_later_version_stays(cache):
     assert repr(cache) == "<Cache objects=1>"
 
 
-def test_who_owns_the_fields_of_a_pod_is_not_kept(cache):
-    owned = pod(1)
-    owned["metadata"]["managedFields"] = [{"manager": "kubelet"}]
-    for kind in ("Pod", "Service"):
-        cache.put(kind, owned)
-    assert cache.get("Pod", "n", "p") == pod(1)
-    assert cache.get("Service", "n", "p") == owned != pod(1)
+def test_of_who_owns_fields_only_what_others_may_change_is_kept(cache):
+    made = pod(1)
+    own, of_status = {"manager": "a", "fieldsV1": {}}, {"manager": "b", "subresource": "status"}
+    made["metadata"]["managedFields"] = [own, of_status]
+    kept = {}
+    for kind in ("Pod", "EldrDeployment", "EldrScaler", "Service"):
+        cache.put(kind, made)
+        kept[kind] = cache.get(kind, "n", "p")["metadata"].get("managedFields")
+    assert kept == {"Pod": None, "EldrDeployment": None, "EldrScaler": [own, of_status], "Service": [own]}
+    assert made["metadata"]["managedFields"] == [own, of_status], "what was put is as it was"
+
+
+def test_of_a_pod_its_node_is_kept_and_what_its_containers_ask_for(cache):
+    asks = {"name": "engine", "resources": {"requests": {"cpu": "1"}}, "ports": [{"name": "admin-tls"}]}
+    spec = {
+        "nodeName": "a",
+        "volumes": [{}],
+        "containers": [{**asks, "env": [{}]}],
+        "initContainers": [{"name": "router", "args": []}],
+    }
+    cache.put("Pod", {**pod(1), "spec": spec, "status": {"phase": "Running"}})
+    assert cache.get("Pod", "n", "p") == {
+        **pod(1),
+        "spec": {"nodeName": "a", "containers": [asks], "initContainers": [{"name": "router"}]},
+        "status": {"phase": "Running"},
+    }
 
 
 def test_the_template_in_a_revision_of_a_stateful_set_is_not_kept(cache):

@@ -140,7 +140,7 @@ class Scripted:
 class Lists:
     """Stands for the API: one deployment, one fit of a deployment that does not exist."""
 
-    async def list(self, kind, namespace, *, labels=""):
+    async def list(self, kind, namespace, *, labels="", keep=None):
         if kind not in {KIND_DEPLOYMENT, KIND_FIT}:
             return [], 7
         metadata = {"namespace": "ns", "name": "x", "uid": f"{kind}-uid", "resourceVersion": "3"}

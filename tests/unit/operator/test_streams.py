@@ -20,7 +20,7 @@ class Api:
         self.absent = set()
         self.asked = []
 
-    async def list(self, kind, namespace, *, labels=""):
+    async def list(self, kind, namespace, *, labels="", keep=None):
         self.asked.append((kind, namespace, labels))
         for key in (kind, namespace, (kind, namespace)):
             if key in self.failing:
