@@ -56,7 +56,10 @@ class Hollow:
         self._free = iter(_addresses(routers))
         self._released = threading.Event()
         sockets = [_listening(address) for address in _addresses(routers)]
-        config = uvicorn.Config(_answer, log_config=None, lifespan="off", access_log=False)
+        # connections stay as long as a router's do
+        config = uvicorn.Config(
+            _answer, log_config=None, lifespan="off", access_log=False, timeout_keep_alive=75
+        )
         self._server = uvicorn.Server(config)
         self._threads = [
             threading.Thread(target=self._server.run, args=(sockets,), daemon=True),

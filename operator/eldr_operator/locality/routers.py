@@ -36,8 +36,8 @@ class Fetch(Protocol):
 
 
 def session() -> aiohttp.ClientSession:
-    """Return a client for any number of routers, to be closed; each is asked so seldom that its connection is not kept."""
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
+    """Return a client for any number of routers, to be closed."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
 
 async def fetch(client: aiohttp.ClientSession, url: str, token: str, trust: Trust | None = None) -> bytes:
@@ -60,6 +60,8 @@ async def fetch(client: aiohttp.ClientSession, url: str, token: str, trust: Trus
     headers, found = {"Authorization": f"Bearer {token}"}, bytearray()
     context = True if trust is None or trust.context is None else trust.context
     name = None if trust is None else trust.name
+    if trust is not None:
+        headers["Connection"] = "close"  # a certificate is checked with each question
     async with client.get(
         url, headers=headers, timeout=_TIMEOUT, allow_redirects=False, ssl=context, server_hostname=name
     ) as answer:

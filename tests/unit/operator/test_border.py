@@ -11,8 +11,9 @@ from aiohttp.test_utils import RawTestServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr_operator import border
+from eldr_operator.kube.authorities import Trust
 from eldr_operator.locality import routers, signatures, step_time
 from eldr_operator.locality.router_view import RouterPod, RouterView
 
@@ -227,3 +228,19 @@ async def test_no_server_stops_a_look(handler, said, monkeypatch):
     assert said in view.problem
     assert bool(view.problem) == bool(said)
     assert view.samples == (0 if said else 7)
+
+
+async def test_a_router_is_asked_again_over_the_same_connection_but_where_it_has_a_certificate_to_show():
+    seen = []
+
+    async def handler(request):
+        seen.append(request.transport)
+        return web.Response(body=b"{}")
+
+    async with RawTestServer(handler) as server, routers.session() as client:
+        url = str(server.make_url("/"))
+        for trust in (None, None, Trust(admin_tls.unverified(), "x"), Trust(admin_tls.unverified(), "x")):
+            await routers.fetch(client, url, "t", trust)
+    first, again, checked, checked_again = seen
+    assert first is again
+    assert checked is not checked_again
