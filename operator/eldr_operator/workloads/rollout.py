@@ -23,6 +23,8 @@ Object = dict[str, Any]
 
 _MARGIN_SECONDS = 600
 """Kubernetes' own deadline of a rollout."""
+_LONGEST_SECONDS = (1 << 31) - 1
+"""That a Deployment takes; a probe that never gives up allows more, and no clock can reckon with it."""
 _LACKING = re.compile(r"Insufficient ([^\s,]+?)[.,]?(?:\s|$)")
 """In what the scheduler says of a pod that finds no node."""
 PATIENCE_SECONDS = 60.0
@@ -118,10 +120,11 @@ def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any]) -> int:
         return spec.progress_deadline_seconds
     containers = template["spec"].get("containers") or ()
     probes = [each.get("startupProbe") or {} for each in containers]
-    return _MARGIN_SECONDS + max(
+    allowed = max(
         (int(probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)) for probe in probes if probe),
         default=0,
     )
+    return min(_MARGIN_SECONDS + allowed, _LONGEST_SECONDS)
 
 
 def unready_since(pod: Mapping[str, Any]) -> datetime | None:

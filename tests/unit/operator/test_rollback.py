@@ -284,3 +284,16 @@ def test_a_role_that_keeps_a_named_revision_is_told_of(world, role):
     assert held.is_held
     assert f"keeps revision {first.name}" in rollback.held(role, held)
     assert not world.settle(**{role: first})[role].is_held, "it is what the spec asks for"
+
+
+@pytest.mark.parametrize("role", KINDS)
+def test_a_probe_that_never_gives_up_lets_a_revision_start(world, role):
+    engine = {"name": "engine", "startupProbe": {"periodSeconds": 60, "failureThreshold": 2_147_483_647}}
+    world.spec = {}
+    world.revision(role, 1, completed=1)
+    new = world.revision(role, 2)
+    new.template["spec"]["containers"] = [engine]
+    world.runs(new, ready=1)
+    world.pod(new)
+    choice = world.settle(**{role: new})[role]
+    assert (choice.revision.name, marks(choice, new)) == (new.name, (False, False))
