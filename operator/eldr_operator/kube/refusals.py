@@ -23,8 +23,9 @@ def seconds_until_asked(live: Object | None, now: datetime) -> float | None:
     if live is None or not _lacks_pods(live):
         return None
     made = clock.read(live["metadata"].get("creationTimestamp"))
-    left = 0.0 if made is None else (made + _NEW - now).total_seconds()
-    return left if left > 0 else None
+    left = timedelta(0) if made is None else made + _NEW - now
+    # a clock that is behind says nothing of its age
+    return left.total_seconds() if timedelta(0) < left <= _NEW else None
 
 
 async def of_stateful_set(api: Api, live: Object | None, now: datetime) -> str:

@@ -73,3 +73,10 @@ async def test_a_new_one_is_left_alone_until_its_controller_had_time():
 @pytest.mark.parametrize("live", [None, stateful_set({"replicas": 2})], ids=["none", "complete"])
 def test_nobody_comes_back_for_nothing(live):
     assert refusals.seconds_until_asked(live, MADE) is None
+
+
+async def test_a_clock_that_is_behind_keeps_no_refusal_back():
+    events, behind = Events(), MADE - timedelta(hours=1)
+    live = stateful_set({"observedGeneration": 3, "replicas": 1})
+    assert await refusals.of_stateful_set(events, live, behind) == "pod a: no quota"
+    assert refusals.seconds_until_asked(live, behind) is None
