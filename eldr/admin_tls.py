@@ -49,7 +49,8 @@ def verifying(authorities: str) -> ssl.SSLContext:
         ssl.VERIFY_X509_PARTIAL_CHAIN
     )  # an intermediate authority may be all that is trusted
     try:
-        context.load_verify_locations(cadata=authorities)
+        # bundles name authorities in comments, in any script, but Python takes ASCII alone
+        context.load_verify_locations(cadata=authorities.encode("ascii", "replace").decode())
     except (ValueError, OSError):
         raise AuthorityError("expected certificates in PEM") from None
     return context

@@ -84,6 +84,14 @@ def test_fits_read_logs_by_tls(serve, signer, tmp_path):
         assert caught.value.reason == "RoutersUnreachable"
 
 
+def test_comments_of_a_bundle_may_be_in_any_script(serve, signer, tmp_path):
+    path = tmp_path / "ca.crt"
+    path.write_text("# Főtanúsítvány\n" + signer.certificate.read_text(), encoding="utf-8")
+    assert list(from_routers([serve(signer)], "t", {}, trust(path))) == []
+    with pytest.raises(admin_tls.AuthorityError, match="expected certificates in PEM"):
+        admin_tls.verifying("# Főtanúsítvány\n")
+
+
 def test_fits_ask_each_pod_by_what_it_speaks():
     def pod(address: str, port: str) -> dict:
         container = {"name": "router", "ports": [{"name": port}]}
