@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import pty
+import signal
 import ssl
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from eldr.smoke.request import RequestError
 from eldr.smoke.request import ask as smoke
@@ -136,6 +141,39 @@ async def test_clients_speak_tls(start, keys, tmp_path, caplog):
         with contextlib.suppress(httpx.TransportError):
             plain = await router.client.get(f"http://127.0.0.1:{port}/health")
             raise AssertionError(f"plain HTTP got {plain.status_code}")
+
+
+async def test_a_link_to_nothing_beside_a_key_hides_no_change(start, keys):
+    (keys / "gone").symlink_to(keys / "nowhere")
+    async with start("p0", "d0", settings={"api_keys": keys}) as router:
+        before = router.app.secrets.keys
+        put(keys / "carol", b"key-of-carol")
+        await until(lambda: router.app.secrets.keys != before, "the keys to be read again")
+        assert await status(router, bearer("key-of-carol")) == 200
+
+
+@pytest.mark.process
+def test_a_key_with_a_passphrase_asks_nobody_for_it(tmp_path):
+    """Least of all a terminal, while all clients wait."""
+    path = certificate(tmp_path, "one")
+    key = path.with_name("tls.key")
+    plain = serialization.load_pem_private_key(key.read_bytes(), None)
+    hidden = serialization.BestAvailableEncryption(b"secret")
+    put(key, plain.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden))
+    code = "import sys, ssl; from pathlib import Path; from eldr_router.sources.secrets import _read_pair\n"
+    code += "_read_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 'tls', Path(sys.argv[1]), Path(sys.argv[2]))"
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", code, str(path), str(key)])
+    said = b""
+    try:
+        while b"SettingsError" not in said and b"pass phrase" not in said:
+            said += os.read(terminal, 4096)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+    assert b"pass phrase" not in said
 
 
 def test_tls_settings_that_cannot_work(tmp_path):

@@ -113,7 +113,9 @@ def _read_pair(shown: ssl.SSLContext, what: str, certificate: Path, key: Path) -
     # a trial first, as a context keeps the certificate of a pair whose key does not belong to it
     for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), shown):
         try:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(
+                certificate, key, ""
+            )  # a key with a passphrase must not ask a terminal for it
         except OSError as error:
             raise SettingsError(
                 f"--{what}-certificate {certificate}, --{what}-key {key}: {error}; give a PEM chain and its key"
@@ -151,7 +153,14 @@ def _read_key(path: Path) -> bytes:
 def _stamp(folder: Path) -> Stamp:
     """Return what changes when a file of a folder does; a kubelet replaces them all by one link."""
     try:
-        found = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+        return tuple(_seen(path) for path in sorted(folder.iterdir()))
     except OSError:
         return ()
-    return tuple((name, seen.st_ino, seen.st_mtime_ns, seen.st_size) for name, seen in found)
+
+
+def _seen(path: Path) -> tuple[str, int, int, int]:
+    try:
+        seen = path.stat()
+    except OSError:  # a link to nothing, beside what is read
+        return path.name, 0, 0, 0
+    return path.name, seen.st_ino, seen.st_mtime_ns, seen.st_size
