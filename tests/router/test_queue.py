@@ -270,6 +270,19 @@ async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_pat
         assert first.counter("rejected", reason="full") == 1
 
 
+async def test_who_waits_for_another_router_holds_up_nobody_who_wants_less(tmp_path, gives, monkeypatch):
+    monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
+    async with (
+        engines("p0", "d0") as made,
+        peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
+        Busy(first, *["d0"] * 3),
+    ):
+        (large,) = await in_line(first, 1, n=4)
+        assert (await ask(first)).status_code == 200, "one of its own four places is free"
+        gives.set()
+        assert (await large).status_code == 200
+
+
 async def test_a_share_that_is_not_confirmed_yet_is_waited_for(tmp_path, monkeypatch):
     confirm = asyncio.Event()
     settle = shares.Shares._settle

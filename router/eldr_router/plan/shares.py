@@ -86,6 +86,19 @@ class Shares:
         missing = [] if self._listed else ["the list of routers"]
         return list(dict.fromkeys(missing + others + ([] if self.begun else silent)))
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the bounds wait for somebody who does not answer, or does not list this router."""
+        if self._settled:
+            return False
+        lasting = [peer for peer in self.peers.values() if peer.problem and not peer.lapsed]
+        return any(peer.report is not None or not peer.resolved for peer in lasting)
+
+    def kept(self, engine: str, silent: Iterable[Report]) -> int:
+        """Return the places of an engine that nobody uses and nobody can give: those of ``silent`` members, and of who left without a word."""
+        lost = self.view.limit - sum(self._now.share(member, engine) for member in self.view.members)
+        return lost + sum(max(0, r.rights.get(engine, 0) - r.in_flight.get(engine, 0)) for r in silent)
+
     def bound(self, engine: str) -> int:
         """Return how many sequences this router may have on an engine."""
         if self._settled:

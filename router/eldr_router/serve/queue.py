@@ -79,10 +79,15 @@ class Queue:
         else:
             full = None
         most, seconds = self._bounds()
+        reason = "queue_full" if most and self._entries else "full"
+        if not most and self._entries:
+            self._look()  # who can go on goes first, but where nobody may wait for an engine, who wants more holds up nobody
+            if (admission := self._registry.reserve(limit, sequences)) is not None:
+                return admission
         if not most and self._registry.expects_room(limit, sequences):
             most, seconds = limit, SHARE_SECONDS
         if self._is_closed or len(self._entries) >= most:
-            self._reject("queue_full" if self._entries else "full")
+            self._reject(reason)
             raise full or self._registry.full(limit, sequences)
         timer = self._loop.call_later(seconds, self._expire, waiter)
         self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)

@@ -271,17 +271,20 @@ class Registry:
 
     def expects_room(self, limit: int, sequences: int) -> bool:
         """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
-        others = len(self.shares.view.members) - 1
-        if not others and not self.shares.awaited:
+        is_alone = len(self.shares.view.members) == 1
+        if self.shares.is_stuck or (is_alone and not self.shares.awaited):
             return False
         try:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
         except RouterError:
             return False  # what lacks is KV, which no router can give
-        fresh, _ = self.shares.told(self._clock())
+        fresh, silent = self.shares.told(self._clock())
         promised = self._undecided + self.queued + sum(report.waiting for report in fresh)
-        most = limit - others  # nobody gives its last place
-        return sum(max(0, most - total) for total in self.totals(decode)) >= promised + sequences
+        most = limit - len(fresh)  # nobody gives its last place
+        kept = [self.shares.kept(endpoint.name, silent) for endpoint in decode]
+        totals = self.totals(decode)
+        room = (max(0, most - total - lost) for total, lost in zip(totals, kept, strict=True))
+        return sum(room) >= promised + sequences
 
     def full(self, limit: int, sequences: int) -> RouterError:
         """Return the 429 for a request that finds no room, and remember the demand."""

@@ -160,3 +160,23 @@ def test_everything_that_may_happen(seed):
     assert not world.queue._entries
     assert world.registry.queued == 0
     assert sorted(world.order) == world.order, "the first come is the first served"
+
+
+def test_where_nobody_may_wait_who_finds_room_goes_on_after_those_that_it_is_enough_for():
+    world = World(engines=1, limit=4, most=0)
+    (engine,) = world.registry.endpoints("decode")
+    running = [Lease(engine, 1) for _ in range(4)]
+    first = Asked(0, 2, world)
+    world.registry.expects_room = lambda *_: True  # of another router
+    assert world.queue.admit(first, 2) is None
+    world.registry.expects_room = lambda *_: False
+    running.pop().release()
+    assert world.queue.admit(Asked(1, 1, world), 1) is not None, "one place is free, the first wants two"
+    with pytest.raises(RouterError):
+        world.queue.admit(Asked(2, 1, world), 1)
+    assert world.metrics.totals()['eldr_router_rejected_total{reason="full"}'] == 1
+    running.pop().release()
+    running.pop().release()
+    with pytest.raises(RouterError):
+        world.queue.admit(Asked(3, 1, world), 1)
+    assert world.order == [0], "both places are the first one's"

@@ -15,6 +15,7 @@ from eldr_router.plan.signature import Signature
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import Intent, make_table
+from eldr_router.state.endpoint import Lease
 from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
 
@@ -138,3 +139,48 @@ def test_silent_routers_never_change_the_order_nor_the_load(own, fresh, silent):
     assert len({after - before for after, before in zip(with_them, without, strict=True)}) == 1
     theirs = sum(one.get(name, 0) for one in silent for name in pool)
     assert sum(with_them) - sum(without) == pytest.approx(theirs, abs=len(pool) / 2)
+
+
+def fill(registry):
+    """Use all that this router may have."""
+    for endpoint in registry.endpoints(ROLE_DECODE):
+        Lease(endpoint, registry.bound(endpoint, LIMIT))
+
+
+def test_room_of_a_router_that_fell_silent_is_not_expected():
+    registry = heard_once(decode=(0, 0))
+    fill(registry)
+    assert registry.expects_room(LIMIT, 1)
+    registry._clock.now += loads.STALE_SECONDS + 0.1
+    assert not registry.expects_room(LIMIT, 1)
+    tell(registry, AT, "b", decode=(0, 0), seq=3)
+    assert registry.expects_room(LIMIT, 1)
+
+
+def test_room_that_a_router_left_behind_is_not_expected():
+    registry = make(AT, THIRD)
+    for seq in (1, 2):
+        tell(registry, AT, "b", decode=(0, 0), seq=seq, members="abc")
+        tell(registry, THIRD, "c", decode=(200, 200), seq=seq, members="abc")
+    registry.shares.set_addresses([AT])  # its requests may run on for minutes
+    for seq in (3, 4):
+        tell(registry, AT, "b", decode=(27, 27), seq=seq)
+    fill(registry)
+    assert [endpoint.in_flight for endpoint in registry.endpoints(ROLE_DECODE)] == [28, 28]
+    assert not registry.expects_room(LIMIT, 1)
+    tell(registry, AT, "b", decode=(10, 27), seq=5)
+    assert registry.expects_room(LIMIT, 1)
+
+
+def test_no_room_is_expected_while_somebody_silent_must_confirm_it():
+    registry = make(AT, THIRD)
+    for seq in (1, 2):
+        tell(registry, AT, "b", decode=(0, 0), seq=seq)
+    assert registry.expects_room(LIMIT, 1), "the third one has just been asked"
+    registry.shares.silent(THIRD, "timeout")
+    assert not registry.expects_room(LIMIT, 1)
+    registry.shares.refused(THIRD)
+    tell(registry, AT, "b", decode=(0, 0), seq=3)
+    assert not registry.shares.awaited
+    fill(registry)
+    assert registry.expects_room(LIMIT, 1)
