@@ -16,9 +16,10 @@ from eldr_operator import clock
 from eldr_operator.errors import ApiError, NoAnswerError, OperatorError, RequestFailedError
 from tests.fakes.kubernetes.server import Asked
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
+from tests.operator.simulated import process
 from tests.operator.simulated.changes import SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
-from tests.operator.world import FIT, KIND
+from tests.operator.world import FIT, KIND, SCALER
 
 CHILDREN = {
     *("ConfigMap", "ControllerRevision", "Deployment", "EldrScaler", "NetworkPolicy", "PodDisruptionBudget"),
@@ -277,3 +278,40 @@ def test_a_change_that_is_undone_within_the_minute_announces_no_gap():
         assert "ends at" not in it.world.kube.condition(KIND, "x", "Progressing")["message"]
         it.minutes(3)
         assert it.world.kube.get("Pod", "x-decode-0")["metadata"]["uid"] == before
+
+
+@pytest.fixture
+def without_resync(monkeypatch):
+    """Let nothing but a change wake the operator."""
+    monkeypatch.setattr(process, "RESYNC_SECONDS", 3600.0)
+
+
+def _look_a_moment_later(it: Simulated) -> None:
+    for _ in range(3):
+        it.simulation.controllers.step()
+        it.simulation.pass_(5)
+
+
+@pytest.mark.usefixtures("without_resync")
+def test_a_scaler_that_is_made_anew_tells_autoscalers_what_to_count():
+    with simulated() as it:
+        it.world.up()
+        it.minutes(2)
+        it.world.kube.delete(SCALER, "x-decode")
+        _look_a_moment_later(it)
+        told = it.world.kube.get(SCALER, "x-decode").get("status") or {}
+        assert told.get("replicas") == 2
+        assert "role=decode" in told["selector"]
+
+
+@pytest.mark.usefixtures("without_resync")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_engines_that_lost_their_owner_are_told_of_once_they_are_adopted(seed):
+    with simulated(seed) as it:
+        it.world.up()
+        it.minutes(2)
+        it.world.kube.merge("StatefulSet", "x-decode", {"metadata": {"ownerReferences": None}})
+        _look_a_moment_later(it)
+        assert it.world.kube.get("StatefulSet", "x-decode")["metadata"]["ownerReferences"]
+        assert it.told("Available") == ("True", "MinimumReplicasAvailable")
+        assert it.told("Ready")[0] == "True"

@@ -86,13 +86,17 @@ class Shares:
         missing = [] if self._listed else ["the list of routers"]
         return list(dict.fromkeys(missing + others + ([] if self.begun else silent)))
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the bounds wait for somebody who does not answer, or does not list this router."""
+    def is_stuck(self, now: float) -> bool:
+        """Tell whether the bounds wait for somebody who has not answered for long, or does not list this router."""
         if self._settled:
             return False
+        lately = now - STALE_SECONDS  # one that has just gone is listed no longer in a moment
         lasting = [peer for peer in self.peers.values() if peer.problem and not peer.lapsed]
-        return any(peer.report is not None or not peer.resolved for peer in lasting)
+        return any(
+            not peer.resolved
+            or (peer.report is not None and (peer.unlisted is not None or (peer.heard or 0.0) <= lately))
+            for peer in lasting
+        )
 
     def kept(self, engine: str, silent: Iterable[Report]) -> int:
         """Return the places of an engine that nobody uses and nobody can give: those of ``silent`` members, and of who left without a word."""

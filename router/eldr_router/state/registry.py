@@ -272,7 +272,7 @@ class Registry:
     def expects_room(self, limit: int, sequences: int) -> bool:
         """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
         is_alone = len(self.shares.view.members) == 1
-        if self.shares.is_stuck or (is_alone and not self.shares.awaited):
+        if self.shares.is_stuck(self._clock()) or (is_alone and not self.shares.awaited):
             return False
         try:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))

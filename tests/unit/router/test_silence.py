@@ -184,3 +184,16 @@ def test_no_room_is_expected_while_somebody_silent_must_confirm_it():
     assert not registry.shares.awaited
     fill(registry)
     assert registry.expects_room(LIMIT, 1)
+
+
+def test_who_has_just_gone_is_waited_for_and_who_is_silent_for_long_is_not():
+    registry = make(AT, THIRD)
+    for seq in (1, 2):
+        tell(registry, AT, "b", decode=(0, 0), seq=seq, members="abc")
+        tell(registry, THIRD, "c", decode=(0, 0), seq=seq, members="abc")
+    registry.shares.silent(THIRD, "timeout")
+    registry.shares.set_limit(LIMIT - 1)  # what it must confirm, too
+    assert registry.shares.awaited == ["b:1", "c:1"]
+    assert registry.expects_room(LIMIT - 1, 1)
+    registry._clock.now += loads.STALE_SECONDS + 0.1
+    assert not registry.expects_room(LIMIT - 1, 1)
