@@ -11,12 +11,14 @@ import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import numpy as np
 
 from eldr.addresses import authority
 from eldr.siglog import SignatureLog
 from eldr_router.http.requests import Budget
+from eldr_router.net.handshake import Handshake
 from eldr_router.net.inbound import Server
 from eldr_router.net.pool import Pool
 from eldr_router.ops import tracing
@@ -156,7 +158,8 @@ class App:
 
     async def _listen(self, server: Server, host: str, port: int) -> tuple[str, int]:
         tls = self.secrets.tls if server is self.clients else self.secrets.admin_tls
-        listener = await self._loop.create_server(server.protocol, host, port, backlog=self._backlog, ssl=tls)
+        protocol = server.protocol if tls is None else partial(Handshake, server, tls)
+        listener = await self._loop.create_server(protocol, host, port, backlog=self._backlog)
         self._listeners.append((server, listener))
         address, bound = listener.sockets[0].getsockname()[:2]
         return address, bound
@@ -229,7 +232,7 @@ class App:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await _until(lambda: not (self.clients.connections or self.admins.connections))
+        await _until(lambda: not any(s.connections or s.handshakes for s in (self.clients, self.admins)))
         await self.services.stop()
         await self.services.joiner.close()
         if self.services.tracing is not None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 
 from eldr.smoke.request import RequestError
 from eldr.smoke.request import ask as smoke
+from eldr_router.net import handshake
 from eldr_router.settings import Settings, SettingsError
 from eldr_router.sources import secrets
 from tests.router.conftest import Router, until
@@ -150,6 +151,36 @@ async def test_a_link_to_nothing_beside_a_key_hides_no_change(start, keys):
         put(keys / "carol", b"key-of-carol")
         await until(lambda: router.app.secrets.keys != before, "the keys to be read again")
         assert await status(router, bearer("key-of-carol")) == 200
+
+
+async def test_clients_that_agree_on_no_tls_take_nobodys_place(start, tmp_path, monkeypatch):
+    """Each holds a descriptor: beyond what there is for clients they are cut, and then given up."""
+    path = certificate(tmp_path / "tls", "first")
+    trust = ssl.create_default_context(cafile=str(path.with_name("ca.crt")))
+    settings = {"tls_certificate": path, "tls_key": path.with_name("tls.key")}
+    async with start("p0", "d0", settings=settings) as router, contextlib.AsyncExitStack() as stack:
+        host, port = router.app.addresses[0]
+        url, body = f"https://localhost:{port}/v1/completions", {"model": "m", "prompt": "hello"}
+        client = await stack.enter_async_context(httpx.AsyncClient(verify=trust, timeout=120))
+        assert (await client.post(url, json=body)).status_code == 200
+        clients = router.app.clients
+        clients.max_connections, clients.max_refused = 4, 2
+        silent = [await asyncio.open_connection(host, port) for _ in range(20)]
+        for _, writer in silent:
+            stack.callback(writer.close)
+        cut = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
+        await until(lambda: sum(one.done() for one in cut) == 15, "those beyond the limit to be cut")
+        assert len(clients.handshakes) == 5
+        assert (await client.post(url, json=body)).status_code == 200, "who is connected is served"
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: not clients.handshakes, "the handshakes to be over")
+        async with httpx.AsyncClient(verify=trust, timeout=120) as other:
+            assert (await other.post(url, json=body)).status_code == 200
+        monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 0.2)
+        reader, writer = await asyncio.open_connection(host, port)
+        stack.callback(writer.close)
+        assert await reader.read() == b"", "who says nothing is given up"
 
 
 @pytest.mark.process

@@ -69,6 +69,8 @@ class Server:
         Of those, so many at a time; the others are cut, as each holds a descriptor until its client has read the answer.
     draining : bool
         Answers say ``connection: close``.
+    handshakes : set of asyncio.Task
+        Of clients that have not agreed on TLS yet.
     """
 
     handler: Handler
@@ -79,6 +81,7 @@ class Server:
     max_refused: int = 1 << 20
     draining: bool = False
     connections: set[ClientConnection] = field(default_factory=set)
+    handshakes: set[asyncio.Task[None]] = field(default_factory=set)
 
     def protocol(self) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -99,6 +102,8 @@ class Server:
 
     def abort(self) -> None:
         """Cut every connection."""
+        for handshake in tuple(self.handshakes):
+            handshake.cancel()
         for connection in tuple(self.connections):
             connection.abort()
 
