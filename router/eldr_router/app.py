@@ -108,7 +108,7 @@ class App:
             is_draining=lambda: self.draining,
             token=settings.admin_token,
         )
-        self.clients = Server(guard, loop, settings.max_body, Budget(settings.max_bodies))
+        self.clients = Server(guard, loop, settings.max_body, Budget(settings.max_bodies), check=guard.check)
         self.admins = Server(admin.handle, loop, _MAX_ADMIN_BODY, Budget(_MAX_ADMIN_BODY << 4))
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)
         self._listeners: list[tuple[Server, asyncio.Server]] = []

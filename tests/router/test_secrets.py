@@ -82,6 +82,20 @@ async def test_nobody_else_is(start, keys, headers):
             assert (await router.client.get(router.url + path)).status_code == 200
 
 
+@pytest.mark.parametrize("expects", ["", "expect: 100-continue\r\n"], ids=["sends at once", "asks first"])
+async def test_who_has_no_key_sends_no_body(start, keys, expects):
+    async with start("p0", "d0", settings={"api_keys": keys}) as router:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(router.url).port)
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n{expects}\r\n"
+        writer.write(head.encode() + b"" if expects else head.encode() + b"x" * 1000)
+        answer = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 401 "), "before the body, and no 100 Continue"
+        assert b"www-authenticate: Bearer" in answer
+        assert router.app.clients.budget.held == 0
+        assert await status(router, bearer("key-of-alice")) == 200
+
+
 async def test_keys_change_without_a_restart(start, keys, caplog):
     async with start("p0", "d0", settings={"api_keys": keys}) as router:
         put(keys / "carol", b"key-of-carol")

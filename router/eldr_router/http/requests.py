@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import httptools
@@ -74,10 +75,18 @@ class Request:
 
     def get(self, name: bytes) -> bytes | None:
         """Return a header's value."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return header(self.headers, name)
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
+    """Return the first value of a header."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+Check = Callable[[str, Headers], RouterError | None]
 
 
 class RequestReader:
@@ -89,6 +98,8 @@ class RequestReader:
         Bytes; a longer body is refused with 413.
     budget : Budget
         Shared with other connections; where it is used up, a body is refused with 503.
+    check : callable, optional
+        Returns why a request is refused by its path and headers alone: then none of its body is kept.
 
     Attributes
     ----------
@@ -102,9 +113,10 @@ class RequestReader:
         The client waits for ``100 Continue``; whoever sends it clears this.
     """
 
-    def __init__(self, max_body: int, budget: Budget) -> None:
+    def __init__(self, max_body: int, budget: Budget, check: Check | None = None) -> None:
         self._max_body = max_body
         self._budget = budget
+        self._check = check
         self._body_size = 0
         self._body: list[bytes] = []
         self._parser = httptools.HttpRequestParser(self)
@@ -167,11 +179,14 @@ class RequestReader:
         self._body = []
 
     def _refuse(self, status: int, message: str, code: str, retry_after: int | None = None) -> None:
+        self._end(RouterError(status, message, code, retry_after=retry_after))
+
+    def _end(self, error: RouterError) -> None:
         if not self.deaf:
             self.deaf = True
             self.receiving = self.continue_due = False
             self._drop_partial()
-            self.queue.append(RouterError(status, message, code, retry_after=retry_after))
+            self.queue.append(error)
 
     def _head_too_large(self) -> None:
         limits = f"{MAX_HEADERS} headers and {MAX_HEAD} bytes"
@@ -226,10 +241,16 @@ class RequestReader:
             self._body_too_large()
         elif hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, section 3.2
             self._refuse(400, f"expected one Host header, got {hosts}; send one", "invalid_http")
-        elif expect == b"100-continue":
-            self.continue_due = version == "1.1"
-        elif expect is not None:
+        elif expect not in (None, b"100-continue"):
             self._refuse(417, f"expect: {expect[:40]!r} is not supported", "invalid_http")
+        elif (
+            self._check is not None
+            and (encoding is not None or (length is not None and int(length)))
+            and (error := self._check(self._path()[0], self._headers)) is not None
+        ):
+            self._end(error)
+        elif expect is not None:
+            self.continue_due = version == "1.1"
 
     def on_body(self, data: bytes) -> None:
         """Collect the body, within the limits."""
@@ -256,7 +277,7 @@ class RequestReader:
         if self.deaf or self._parser.should_upgrade():
             return
         self.receiving = self.continue_due = False
-        path, _, query = _origin_form(self._url.decode("latin-1")).partition("?")
+        path, query = self._path()
         keep_alive = self._parser.should_keep_alive()
         http10 = self._parser.get_http_version() == "1.0"
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -265,6 +286,10 @@ class RequestReader:
         self._body_size = 0  # the request's from now on
         self._body = []
         self.deaf = not keep_alive
+
+    def _path(self) -> tuple[str, str]:
+        path, _, query = _origin_form(self._url.decode("latin-1")).partition("?")
+        return path, query
 
 
 def _origin_form(target: str) -> str:

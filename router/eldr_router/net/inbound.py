@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from eldr_router.http.errors import RouterError
 from eldr_router.http.head import Headers, write_head
-from eldr_router.http.requests import Budget, Request, RequestReader
+from eldr_router.http.requests import Budget, Check, Request, RequestReader
 from eldr_router.net.work import TaskWork, Work
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class Server:
         Beyond so many a new one is answered with 503: without a file descriptor to an engine nothing could be done for it.
     max_refused : int
         Of those, so many at a time; the others are cut, as each holds a descriptor until its client has read the answer.
+    check : callable, optional
+        Returns why a request is refused before its body is read.
     draining : bool
         Answers say ``connection: close``.
     handshakes : set of asyncio.Task
@@ -79,6 +81,7 @@ class Server:
     budget: Budget
     max_connections: int = 1 << 20
     max_refused: int = 1 << 20
+    check: Check | None = None
     draining: bool = False
     connections: set[ClientConnection] = field(default_factory=set)
     handshakes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -125,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._reader = RequestReader(server.max_body, server.budget)
+        self._reader = RequestReader(server.max_body, server.budget, server.check)
         self._transport: asyncio.Transport
         self._backlog = bytearray()
         self._request: Request | None = None

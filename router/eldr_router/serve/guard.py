@@ -8,7 +8,8 @@ from hashlib import sha256
 
 from eldr.contract import PATH_HEALTH, PATH_READY
 from eldr_router.http.errors import RouterError
-from eldr_router.http.requests import Request
+from eldr_router.http.head import Headers
+from eldr_router.http.requests import Request, header
 from eldr_router.net.inbound import ClientConnection, Handler
 
 _OPEN = frozenset((PATH_HEALTH, PATH_READY))
@@ -36,29 +37,34 @@ class Guard:
 
     def __call__(self, request: Request, client: ClientConnection) -> None:
         """Answer one request; RouterError 401 where a key is missing or unknown."""
-        keys = self._keys()
-        if keys is not None and request.path not in _OPEN:
-            self._check(request, keys)
+        error = self.check(request.path, request.headers)
+        if error is not None:
+            raise error
         self._handler(request, client)
 
-    def _check(self, request: Request, keys: tuple[bytes, ...]) -> None:
-        given = key_of(request)
+    def check(self, path: str, headers: Headers) -> RouterError | None:
+        """Return the 401 for a request whose key is missing or unknown."""
+        keys = self._keys()
+        if keys is None or path in _OPEN:
+            return None
+        given = key_of(headers)
         digest = sha256(given).digest()
         # all are compared, so that time tells nothing
-        if not sum(hmac.compare_digest(digest, key) for key in keys) or not given:
-            self._refused()
-            what = "is not known" if given else "is missing"
-            raise RouterError(
-                401,
-                f"the API key {what}; send 'authorization: Bearer <key>'",
-                "invalid_api_key",
-                challenge=True,
-            )
+        if sum(hmac.compare_digest(digest, key) for key in keys) and given:
+            return None
+        self._refused()
+        what = "is not known" if given else "is missing"
+        return RouterError(
+            401,
+            f"the API key {what}; send 'authorization: Bearer <key>'",
+            "invalid_api_key",
+            challenge=True,
+        )
 
 
-def key_of(request: Request) -> bytes:
+def key_of(headers: Headers) -> bytes:
     """Return the key that a client sent: as OpenAI's clients do, or as Anthropic's; empty if none."""
-    sent = request.get(_AUTHORIZATION) or b""
+    sent = header(headers, _AUTHORIZATION) or b""
     if sent[: len(_BEARER)].lower() == _BEARER:
         return sent[len(_BEARER) :].strip()
-    return (request.get(_API_KEY) or b"").strip()
+    return (header(headers, _API_KEY) or b"").strip()
