@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+from collections.abc import AsyncIterator
 from typing import Self
 
 import httpx
@@ -232,12 +234,19 @@ def gives(monkeypatch) -> asyncio.Event:
     return event
 
 
-async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path, gives):
+@contextlib.asynccontextmanager
+async def two_routers(tmp_path, busy: int) -> AsyncIterator[Router]:
+    """Start two routers, each with a half of eight places, and return the first one, which uses some of its own."""
     async with (
         engines("p0", "d0") as made,
         peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
-        Busy(first, *["d0"] * 4),  # its own half
+        Busy(first, *["d0"] * busy),
     ):
+        yield first
+
+
+async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path, gives):
+    async with two_routers(tmp_path, busy=4) as first:
         (waits,) = await in_line(first, 1)
         gives.set()
         assert (await waits).status_code == 200
@@ -245,11 +254,7 @@ async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path,
 
 async def test_room_that_is_not_given_in_time_is_waited_for_no_longer(tmp_path, gives, monkeypatch):
     monkeypatch.setattr(queue, "SHARE_SECONDS", 0.2)
-    async with (
-        engines("p0", "d0") as made,
-        peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
-        Busy(first, *["d0"] * 4),
-    ):
+    async with two_routers(tmp_path, busy=4) as first:
         answer = await ask(first)
         assert not gives.is_set()
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
@@ -272,11 +277,7 @@ async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_pat
 
 async def test_who_waits_for_another_router_holds_up_nobody_who_wants_less(tmp_path, gives, monkeypatch):
     monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
-    async with (
-        engines("p0", "d0") as made,
-        peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
-        Busy(first, *["d0"] * 3),
-    ):
+    async with two_routers(tmp_path, busy=3) as first:
         (large,) = await in_line(first, 1, n=4)
         assert (await ask(first)).status_code == 200, "one of its own four places is free"
         gives.set()

@@ -87,7 +87,7 @@ async def test_who_has_no_key_sends_no_body(start, keys, expects):
     async with start("p0", "d0", settings={"api_keys": keys}) as router:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(router.url).port)
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n{expects}\r\n"
-        writer.write(head.encode() + b"" if expects else head.encode() + b"x" * 1000)
+        writer.write(head.encode() + (b"" if expects else b"x" * 1000))
         answer = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         assert answer.startswith(b"HTTP/1.1 401 "), "before the body, and no 100 Continue"

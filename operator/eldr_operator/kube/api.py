@@ -273,10 +273,8 @@ def _refusal(status: int, text: str) -> ApiError | ApiUnavailableError:
         reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
     except (ValueError, AttributeError):
         reason, message = "", text[:200]
-    if status in {
-        HTTPStatus.TOO_MANY_REQUESTS,
-        HTTPStatus.GONE,
-    }:  # gone is the rest of a list that took too long
+    # gone is the rest of a list that took too long
+    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE}:
         return ApiUnavailableError(f"{status} {reason}: {message}")
     if status >= 500 and not message.startswith(_BAD_APPLY):
         return RequestFailedError(status, reason, message)

@@ -194,7 +194,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Start a request."""
-        self._url = b""
+        self._url, self._path, self._query = b"", "", ""
         self._headers: Headers = []
         self._body = []
         self._head_size = self._head_read = self._body_size = 0
@@ -231,6 +231,8 @@ class RequestReader:
             elif name == b"host":
                 hosts += 1
         version = self._parser.get_http_version()
+        self._path, _, self._query = _origin_form(self._url.decode("latin-1")).partition("?")
+        has_body = encoding is not None or (length is not None and int(length) > 0)
         if encoding is not None and (
             length is not None or encoding.strip().lower() != b"chunked" or version == "1.0"
         ):
@@ -243,11 +245,7 @@ class RequestReader:
             self._refuse(400, f"expected one Host header, got {hosts}; send one", "invalid_http")
         elif expect not in (None, b"100-continue"):
             self._refuse(417, f"expect: {expect[:40]!r} is not supported", "invalid_http")
-        elif (
-            self._check is not None
-            and (encoding is not None or (length is not None and int(length)))
-            and (error := self._check(self._path()[0], self._headers)) is not None
-        ):
+        elif has_body and self._check and (error := self._check(self._path, self._headers)):
             self._end(error)
         elif expect is not None:
             self.continue_due = version == "1.1"
@@ -277,19 +275,16 @@ class RequestReader:
         if self.deaf or self._parser.should_upgrade():
             return
         self.receiving = self.continue_due = False
-        path, query = self._path()
         keep_alive = self._parser.should_keep_alive()
         http10 = self._parser.get_http_version() == "1.0"
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         method = self._parser.get_method().decode("latin-1")
-        self.queue.append(Request(method, path, query, self._headers, body, keep_alive, http10, self._budget))
+        self.queue.append(
+            Request(method, self._path, self._query, self._headers, body, keep_alive, http10, self._budget)
+        )
         self._body_size = 0  # the request's from now on
         self._body = []
         self.deaf = not keep_alive
-
-    def _path(self) -> tuple[str, str]:
-        path, _, query = _origin_form(self._url.decode("latin-1")).partition("?")
-        return path, query
 
 
 def _origin_form(target: str) -> str:

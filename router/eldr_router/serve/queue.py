@@ -67,7 +67,7 @@ class Queue:
 
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
         """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
-        limit = self._limit()
+        limit, full = self._limit(), None
         if not self._entries:
             try:
                 return self._registry.admit(limit, sequences)
@@ -76,12 +76,11 @@ class Queue:
                     self._reject(error.code)
                     raise
                 full = error
-        else:
-            full = None
         most, seconds = self._bounds()
         reason = "queue_full" if most and self._entries else "full"
         if not most and self._entries:
-            self._look()  # who can go on goes first, but where nobody may wait for an engine, who wants more holds up nobody
+            # who can go on goes first, but where nobody may wait for an engine, who wants more holds up nobody
+            self._look()
             if (admission := self._registry.reserve(limit, sequences)) is not None:
                 return admission
         if not most and self._registry.expects_room(limit, sequences):

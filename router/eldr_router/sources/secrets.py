@@ -113,9 +113,8 @@ def _read_pair(shown: ssl.SSLContext, what: str, certificate: Path, key: Path) -
     # a trial first, as a context keeps the certificate of a pair whose key does not belong to it
     for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), shown):
         try:
-            context.load_cert_chain(
-                certificate, key, ""
-            )  # a key with a passphrase must not ask a terminal for it
+            # with a password, or a key with a passphrase would ask a terminal for it
+            context.load_cert_chain(certificate, key, "")
         except OSError as error:
             raise SettingsError(
                 f"--{what}-certificate {certificate}, --{what}-key {key}: {error}; give a PEM chain and its key"

@@ -271,14 +271,14 @@ class Registry:
 
     def expects_room(self, limit: int, sequences: int) -> bool:
         """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
-        is_alone = len(self.shares.view.members) == 1
-        if self.shares.is_stuck(self._clock()) or (is_alone and not self.shares.awaited):
+        now, is_alone = self._clock(), len(self.shares.view.members) == 1
+        if self.shares.is_stuck(now) or (is_alone and not self.shares.awaited):
             return False
         try:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
         except RouterError:
             return False  # what lacks is KV, which no router can give
-        fresh, silent = self.shares.told(self._clock())
+        fresh, silent = self.shares.told(now)
         promised = self._undecided + self.queued + sum(report.waiting for report in fresh)
         most = limit - len(fresh)  # nobody gives its last place
         kept = [self.shares.kept(endpoint.name, silent) for endpoint in decode]

@@ -261,17 +261,21 @@ async def test_changes_reach_the_cache_and_wake_whom_they_concern(kind, live, wo
     assert cache.get(kind, "n", live["metadata"]["name"]) is None
 
 
-async def test_a_change_wakes_only_the_controllers_that_it_concerns():
-    cache, acts = Cache(), asyncio.Event()
-    pods, fits = (controller(Scripted().reconcile, name, {name}) for name in ("Pod", "Job"))
-    made = Manager(
-        [pods, fits],
-        acts=acts,
+def manager(cache, *controllers):
+    return Manager(
+        controllers,
+        acts=asyncio.Event(),
         cache=cache,
         streams=Streams(Lists(), cache, ()),
         metrics=Metrics(),
         resync_seconds=60.0,
     )
+
+
+async def test_a_change_wakes_only_the_controllers_that_it_concerns():
+    cache = Cache()
+    pods, fits = (controller(Scripted().reconcile, name, {name}) for name in ("Pod", "Job"))
+    made = manager(cache, pods, fits)
     live = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "5"}}
     made.changed(
         "Pod", live | {"metadata": live["metadata"] | {"labels": {LABEL_DEPLOYMENT: "x"}}}, is_gone=False
@@ -287,14 +291,7 @@ async def test_a_pass_knows_what_it_has_written_itself():
     writes, follows = (
         controller(Scripted().reconcile, name, {"Role"}, own) for name, own in (("a", {"Role"}), ("b", ()))
     )
-    made = Manager(
-        [writes, follows],
-        acts=asyncio.Event(),
-        cache=cache,
-        streams=Streams(Lists(), cache, ()),
-        metrics=Metrics(),
-        resync_seconds=60.0,
-    )
+    made = manager(cache, writes, follows)
 
     def due() -> list[bool]:
         return [bool(each.queue._keys()) for each in (writes, follows)]

@@ -141,6 +141,15 @@ def test_silent_routers_never_change_the_order_nor_the_load(own, fresh, silent):
     assert sum(with_them) - sum(without) == pytest.approx(theirs, abs=len(pool) / 2)
 
 
+def heard_of_three(third=(0, 0)):
+    """Return one of three routers that have their shares."""
+    registry = make(AT, THIRD)
+    for seq in (1, 2):
+        tell(registry, AT, "b", decode=(0, 0), seq=seq, members="abc")
+        tell(registry, THIRD, "c", decode=third, seq=seq, members="abc")
+    return registry
+
+
 def fill(registry):
     """Use all that this router may have."""
     for endpoint in registry.endpoints(ROLE_DECODE):
@@ -158,10 +167,7 @@ def test_room_of_a_router_that_fell_silent_is_not_expected():
 
 
 def test_room_that_a_router_left_behind_is_not_expected():
-    registry = make(AT, THIRD)
-    for seq in (1, 2):
-        tell(registry, AT, "b", decode=(0, 0), seq=seq, members="abc")
-        tell(registry, THIRD, "c", decode=(200, 200), seq=seq, members="abc")
+    registry = heard_of_three(third=(200, 200))
     registry.shares.set_addresses([AT])  # its requests may run on for minutes
     for seq in (3, 4):
         tell(registry, AT, "b", decode=(27, 27), seq=seq)
@@ -187,10 +193,7 @@ def test_no_room_is_expected_while_somebody_silent_must_confirm_it():
 
 
 def test_who_has_just_gone_is_waited_for_and_who_is_silent_for_long_is_not():
-    registry = make(AT, THIRD)
-    for seq in (1, 2):
-        tell(registry, AT, "b", decode=(0, 0), seq=seq, members="abc")
-        tell(registry, THIRD, "c", decode=(0, 0), seq=seq, members="abc")
+    registry = heard_of_three()
     registry.shares.silent(THIRD, "timeout")
     registry.shares.set_limit(LIMIT - 1)  # what it must confirm, too
     assert registry.shares.awaited == ["b:1", "c:1"]
