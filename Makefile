@@ -32,7 +32,7 @@ e2e-vllm-inside: venv ## tests inside the environment of an engine, VLLM= as abo
 	  .venv/bin/python -m eldr_bench.modes out/inside.xml; exit $$done
 demo: venv ## the whole loop on this machine, about nine minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
-bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit, "large fit", router, features or bodies
+bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit, "large fit", router, "heavy load", features or bodies
 	@.venv/bin/python -m eldr_bench $(if $(ONLY),"$(ONLY)")
 bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md and kernels.md
 	@.venv/bin/python -m eldr_bench.engine

@@ -28,30 +28,30 @@ class Target(NamedTuple):
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
 
 
-def request(number: int, *, stream: bool, tokens: int, key: str = "") -> bytes:
-    """Return a request with a prompt of 400 bytes."""
-    prompt = f"{number % DIFFERENT:04} " + "word " * 79
+def request(number: int, *, stream: bool, tokens: int, key: str = "", size: int = 400) -> bytes:
+    """Return a request with a prompt of ``size`` bytes."""
+    prompt = f"{number % DIFFERENT:04} " + "word " * (size // 5 - 1)
     body = json.dumps({"model": "m", "prompt": prompt, "stream": stream, "max_tokens": tokens}).encode()
     lines = [b"POST /v1/completions HTTP/1.1", b"host: r", b"content-type: application/json"]
     lines += [b"authorization: Bearer " + key.encode()] if key else []
     return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
 
 
-async def ask(target: Target, numbers: range) -> None:
-    """Ask one request after the other on one connection."""
+async def ask(target: Target, numbers: range, size: int = 400) -> None:
+    """Ask one request after the other on one connection, with prompts of ``size`` bytes."""
     reader, writer = await target.connect()
     with contextlib.closing(writer):
         for number in numbers:
-            writer.write(request(number, stream=False, tokens=16, key=target.key))
+            writer.write(request(number, stream=False, tokens=16, key=target.key, size=size))
             got = await reader.readuntil(b"\r\n\r\n")
             require(got.startswith(b"HTTP/1.1 200"), f"a request was answered by {got!r}")
             await reader.readexactly(ANSWER_BYTES)
 
 
-async def ask_all(target: Target) -> None:
-    """Ask ``REQUESTS`` requests on ``CLIENTS`` connections."""
-    each = REQUESTS // CLIENTS
-    await asyncio.gather(*(ask(target, range(at * each, (at + 1) * each)) for at in range(CLIENTS)))
+async def ask_all(target: Target, requests: int = REQUESTS, size: int = 400) -> None:
+    """Ask requests on ``CLIENTS`` connections, with prompts of ``size`` bytes."""
+    each = requests // CLIENTS
+    await asyncio.gather(*(ask(target, range(at * each, (at + 1) * each), size) for at in range(CLIENTS)))
 
 
 async def listen(target: Target, number: int, tokens: int) -> int:

@@ -1,8 +1,8 @@
 """Mock engines that routers are measured between; they count what they serve.
 
-    .venv/bin/python -m eldr_bench.mocks PORT PORT...
+    .venv/bin/python -m eldr_bench.mocks LAYERS EXPERTS PORT PORT...
 
-serves engines: the first port prefills, the others decode.
+serves engines of a model with so many layers and experts: the first port prefills, the others decode.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import Counter
 from functools import partial
 from typing import cast
@@ -31,9 +32,11 @@ CHUNK = json.dumps(
         "created": 1700000000,
         "model": "m",
         "choices": [{"index": 0, "text": " token", "logprobs": None, "finish_reason": None}],
-        "padding": "x" * 60,
+        "sent": "x" * 60,
     }
 )
+STAMP = 60
+"""Hexadecimal digits of the monotonic time at which a chunk was sent, in nanoseconds."""
 
 
 def chunked(data: str) -> bytes:
@@ -42,15 +45,15 @@ def chunked(data: str) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
-def prefill_answer(rng: np.random.Generator, *, signed: bool) -> bytes:
-    """Return what a prefill engine answers: block ids and, if it is signed, random expert counts of 48 x 128 cells."""
+def prefill_answer(rng: np.random.Generator, layers: int, experts: int, *, signed: bool) -> bytes:
+    """Return what a prefill engine answers: block ids and, if it is signed, random expert counts of so many cells."""
     params: dict[str, object] = {
         "do_remote_prefill": True,
         "remote_engine_id": "e",
         "remote_block_ids": [list(range(32))],
     }
     if signed:
-        chances = rng.dirichlet([4.0] * EXPERTS, LAYERS)
+        chances = rng.dirichlet([4.0] * experts, layers)
         counts = rng.multinomial(TOP_K * TOKENS, chances).astype(np.uint16)
         params["eldr"] = encode_counts(ExpertCounts(counts, top_k=TOP_K, tokens=TOKENS, exact=True))
     body = json.dumps({"id": "x", "choices": [], "kv_transfer_params": params}).encode()
@@ -66,18 +69,26 @@ ANSWER = head("application/json", f"content-length: {ANSWER_BYTES}") + b'{"choic
     b"x" * (ANSWER_BYTES - 27)
 )
 STREAM = head("text/event-stream", "transfer-encoding: chunked")
-TOKEN, LAST = chunked(CHUNK), chunked("[DONE]") + b"0\r\n\r\n"
+BEFORE, AFTER = chunked(CHUNK).split(b"x" * STAMP)
+LAST = chunked("[DONE]") + b"0\r\n\r\n"
+
+
+def token() -> bytes:
+    """Return a chunk that says when it was sent."""
+    return b"%b%0*x%b" % (BEFORE, STAMP, time.monotonic_ns(), AFTER)
 
 
 class Served:
-    """What all engines served since they began, and whether prefills are signed."""
+    """What all engines served since they began, whether prefills are signed, and seconds between the chunks of a stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int, experts: int) -> None:
         rng = np.random.default_rng(0)
         self._answers = {
-            signed: [prefill_answer(rng, signed=signed) for _ in range(DIFFERENT)] for signed in (False, True)
+            signed: [prefill_answer(rng, layers, experts, signed=signed) for _ in range(DIFFERENT)]
+            for signed in (False, True)
         }
         self.signed = True
+        self.interval = INTERVAL
         self.counts: Counter[str] = Counter()
 
     def prefill(self) -> bytes:
@@ -100,7 +111,8 @@ class Served:
 class Mock(asyncio.Protocol):
     """An engine: answers at once, or streams a chunk per interval until the client's ``max_tokens``.
 
-    ``GET /signed/0`` and ``GET /signed/1`` switch the signatures of the prefill engine off and on; ``GET /served`` tells the counts.
+    ``GET /signed/0`` and ``GET /signed/1`` switch the signatures of the prefill engine off and on, ``GET /interval/50`` sets the
+    milliseconds between chunks; ``GET /served`` tells the counts.
     """
 
     def __init__(self, served: Served, *, prefill: bool) -> None:
@@ -133,6 +145,8 @@ class Mock(asyncio.Protocol):
     def _get(self, first: bytes) -> None:
         if first.startswith(b"GET /signed/"):
             self._served.signed = first[12:13] == b"1"
+        if first.startswith(b"GET /interval/"):
+            self._served.interval = int(first[14:].split(b" ", 1)[0]) / 1e3
         self._transport.write(self._served.told() if first.startswith(b"GET /served") else ANSWER)
 
     def _decode(self, body: bytes) -> None:
@@ -140,28 +154,33 @@ class Mock(asyncio.Protocol):
             self._transport.write(ANSWER)
             return
         self._left = json.loads(body)["max_tokens"]
-        self._transport.write(STREAM + TOKEN)
-        asyncio.get_running_loop().call_later(INTERVAL, self._token)
+        self._transport.write(STREAM + token())
+        self._due = asyncio.get_running_loop().time()
+        self._next()
+
+    def _next(self) -> None:
+        self._due += self._served.interval  # a chunk that is late delays no other
+        asyncio.get_running_loop().call_at(self._due, self._token)
 
     def _token(self) -> None:
         if self._transport.is_closing():
             return
         self._left -= 1
-        self._transport.write(TOKEN if self._left else LAST)
+        self._transport.write(token() if self._left else LAST)
         if self._left:
-            asyncio.get_running_loop().call_later(INTERVAL, self._token)
+            self._next()
 
 
-async def serve(ports: list[int]) -> None:
+async def serve(layers: int, experts: int, *ports: int) -> None:
     """Serve engines: the first port prefills, the others decode."""
     loop = asyncio.get_running_loop()
-    served = Served()
+    served = Served(layers, experts)
     for port in ports:
         await loop.create_server(
-            partial(Mock, served, prefill=port == ports[0]), "127.0.0.1", port, backlog=1024
+            partial(Mock, served, prefill=port == ports[0]), "127.0.0.1", port, backlog=4096
         )
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve([int(port) for port in sys.argv[1:]]))
+    uvloop.run(serve(*map(int, sys.argv[1:])))

@@ -32,7 +32,7 @@ from eldr_bench.load import (
     listen_all,
     resident_mebibytes,
 )
-from eldr_bench.mocks import INTERVAL
+from eldr_bench.mocks import EXPERTS, INTERVAL, LAYERS
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
 
@@ -66,11 +66,11 @@ async def serving(candidate: Candidate, engines: str, requests: int, *, signed: 
     candidate.asked[signed] += requests
 
 
-async def per_request(candidate: Candidate) -> float:
-    """Return milliseconds of CPU per request."""
+async def per_request(candidate: Candidate, requests: int = REQUESTS, size: int = 400) -> float:
+    """Return milliseconds of CPU per request with a prompt of ``size`` bytes."""
     before = cpu_seconds(candidate.pid)
-    await ask_all(candidate.target)
-    return (cpu_seconds(candidate.pid) - before) * 1e3 / REQUESTS
+    await ask_all(candidate.target, requests, size)
+    return (cpu_seconds(candidate.pid) - before) * 1e3 / requests
 
 
 async def per_chunk(candidate: Candidate) -> float:
@@ -130,18 +130,27 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 @contextlib.contextmanager
-def mock_engines() -> Iterator[list[str]]:
+def mock_engines(layers: int = LAYERS, experts: int = EXPERTS) -> Iterator[list[str]]:
     """Run mock engines on the core of the load, this program's, and return their URLs: the first one prefills."""
     os.sched_setaffinity(0, {OTHER_CORE})
     ports = free_ports(1 + K)
-    with process(OTHER_CORE, sys.executable, "-m", "eldr_bench.mocks", *map(str, ports)):
+    arguments = map(str, (layers, experts, *ports))
+    with process(OTHER_CORE, sys.executable, "-m", "eldr_bench.mocks", *arguments):
         yield [f"http://127.0.0.1:{port}" for port in ports]
+
+
+def peer(stack: contextlib.ExitStack, urls: list[str]) -> list[Candidate]:
+    """Run the peer until the stack ends; nobody where it cannot be installed."""
+    install = subprocess.run(INSTALL, check=False, stdout=subprocess.PIPE, text=True)
+    if install.returncode == 0:
+        return [stack.enter_context(theirs(Path(install.stdout.strip()), urls))]
+    print(f"{PEER} cannot be installed here: compared with nobody", file=sys.stderr)
+    return []
 
 
 def main() -> None:
     """Start mock engines and routers, measure, print."""
     before = os.environ.get("ELDR_BENCH_BEFORE")
-    install = subprocess.run(INSTALL, check=False, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         urls = stack.enter_context(mock_engines())
         candidates: list[Candidate] = []
@@ -150,10 +159,7 @@ def main() -> None:
                 folder = Path(name, f"{policy}-{len(candidates)}")
                 router = ours(f"{title}, {policy}", policy, folder, urls, checkout)
                 candidates.append(stack.enter_context(router))
-        if install.returncode == 0:
-            candidates.append(stack.enter_context(theirs(Path(install.stdout.strip()), urls)))
-        else:
-            print(f"{PEER} cannot be installed here: compared with nobody", file=sys.stderr)
+        candidates += peer(stack, urls)
         uvloop.run(asyncio.wait_for(measure(candidates, urls[0]), LIMIT_SECONDS))
         for candidate in candidates:
             if candidate.policy:

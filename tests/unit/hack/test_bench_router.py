@@ -87,7 +87,7 @@ def ask(mock, body, path="/v1/completions", method="POST"):
 
 
 def test_engines_tell_what_they_served():
-    served = Served()
+    served = Served(2, 4)
     prefill, decode = (Mock(served, prefill=first) for first in (True, False))
     signed = [ask(prefill, b"{}")["kv_transfer_params"] for _ in range(2)]
     assert signed[0]["eldr"] != signed[1]["eldr"]
