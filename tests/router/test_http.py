@@ -6,7 +6,7 @@ import json
 import pytest
 
 from eldr_router.net import inbound
-from tests.fakes.engines import TOKENS, answer, hang, slow, token_event
+from tests.fakes.engines import TOKENS, answer, dies_after, hang, slow, token_event
 from tests.router.conftest import DEADLINE, until
 
 BODY = b'{"model":"m","prompt":"x"}'
@@ -321,3 +321,33 @@ async def test_a_drain_waits_for_answers_that_have_not_gone_out(start):
         assert len(got) > size
         await asyncio.wait_for(drain, DEADLINE)
         writer.close()
+
+
+@pytest.mark.parametrize("count", [1, 10_000])
+async def test_a_pipeline_behind_a_broken_stream_destroys_no_error_event(start, count):
+    """Bytes that nobody has read when a connection is closed reset it."""
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(dies_after(1))
+        reader, writer = await router.connect()
+        writer.write(post(stream=True))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEALTH * count)
+        (client,) = router.app.clients.connections
+        await until(lambda: client._backlog, "the pipeline to arrive")
+        router["d0"].release.set()
+        got = await asyncio.wait_for(reader.read(), DEADLINE)
+        assert b"upstream_failed" in got
+        assert got.endswith(b"0\r\n\r\n"), "the pipeline is not answered, but nothing is cut"
+        writer.close()
+        await until(lambda: not router.app.clients.connections, "the connection to end")
+
+
+async def test_a_pipeline_behind_the_last_request_destroys_no_answer(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(post(BODY, b"connection: close") + HEALTH * 10_000)
+        got = await asyncio.wait_for(reader.read(), DEADLINE)
+        assert got.count(b"HTTP/1.1 ") == 1
+        assert b"choices" in got
+        writer.close()
+        await until(lambda: not router.app.clients.connections, "the connection to end")

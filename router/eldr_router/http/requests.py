@@ -165,7 +165,7 @@ class RequestReader:
         return b"\r\n".join([*lines, b"", b""]) + rest
 
     def close(self) -> None:
-        """Forget what has arrived: the connection is gone."""
+        """Forget what has arrived: the connection is gone, or ends."""
         self.deaf = True
         self._drop_partial()
         for item in self.queue:

@@ -271,13 +271,15 @@ class ClientConnection(asyncio.Protocol):
         """End the response."""
         if self.state is not _RESPONDING:
             return
-        keep_alive = self.keep_alive
+        keep_alive, has_more = self.keep_alive, self._has_more
         self._drop_request()
         self._work = None
         self._since = self._begun = self._server.loop.time()
         if keep_alive:
             self.state = _IDLE
             self._advance()
+        elif has_more:
+            self._linger()
         else:
             self.close()
 
@@ -392,20 +394,26 @@ class ClientConnection(asyncio.Protocol):
             self.fail()
 
     def _refuse(self, error: RouterError) -> None:
-        """Answer and close, but read on for a moment: unread bytes would destroy the answer."""
+        """Answer and close."""
         self._request = None
         self.state = _WORKING
         headers, body = error.answer()
         headers = [*headers, (b"connection", b"close"), (b"content-length", b"%d" % len(body))]
         self._transport.write(write_head(error.status, headers) + body)
-        self._reader.deaf = True
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close, but read on for a moment: unread bytes would destroy the answer."""
+        self._reader.close()
+        if len(self._backlog) > _BACKLOG:
+            self._transport.resume_reading()
+        self._backlog = bytearray()
         self.state = _CLOSING
         self._since = self._server.loop.time()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def _end_upload(self, why: str) -> None:
-        self._reader.close()
         self._refuse(RouterError(408, why, "upload_timeout"))
 
     def _wake(self) -> None:
