@@ -141,10 +141,20 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
         if each.made == generated or is_kept:
             return each
     workload = live_workload(cr, live, role)
-    if not found and workload is not None and not known.updates and _was_made_from(cr, workload, digest):
+    if (
+        workload is not None
+        and in_use(cr, live, role, found) is None  # nobody has kept it, or it was deleted
+        and not known.updates
+        and _was_made_from(cr, workload, digest)
+    ):
         adopted = _plain(workload["spec"]["template"])
     number = found[-1].number + 1 if found else 1
     name = _name(cr, role, digest, adopted or made, known.images)
+    carried = revision_of(adopted or {"metadata": {}})
+    if carried and carried not in live.of_kind(
+        KIND
+    ):  # what is damaged keeps its name: the API server changes no data
+        name = carried
     template = adopted or _labelled(made, name)
     return Revision(name, role, number, digest, template, known.images, known.maker, generated)
 
@@ -287,10 +297,9 @@ def _running(
     cr: EldrDeployment, live: Snapshot, found: Mapping[str, Sequence[Revision]], own: Images
 ) -> Images | None:
     """Return the images that pods were made with; None where nothing runs yet."""
-    for role in (contract.ROLE_DECODE, contract.ROLE_PREFILL, contract.ROLE_ROUTER):
-        if found[role]:
-            worked = [each for each in found[role] if not each.failed]
-            runs = in_use(cr, live, role, found[role]) or (worked or found[role])[-1]
+    ordered = (contract.ROLE_DECODE, contract.ROLE_PREFILL, contract.ROLE_ROUTER)
+    for role in ordered:  # a workload may be gone for a moment, and the other role still tells
+        if runs := in_use(cr, live, role, found[role]):
             return runs.images
     seen: dict[str, str] = {}
     for role in _WORKLOADS:
@@ -299,7 +308,10 @@ def _running(
         for container in (*(pod.get("initContainers") or ()), *(pod.get("containers") or ())):
             seen[container["name"]] = container["image"]
     if not seen:
-        return None
+        kept = next((found[role] for role in ordered if found[role]), ())
+        worked = [each for each in kept if not each.failed] or kept
+        last = max(worked, key=lambda each: (each.completed, each.number), default=None)
+        return last.images if last else None
     simulator = seen.get(contract.CONTAINER_ENGINE) if cr.spec.engine.type == "Simulator" else None
     router = None if cr.spec.router.image else seen.get(contract.CONTAINER_ROUTER)
     mine = seen.get(PLUGIN_CONTAINER) or router or (None if cr.spec.engine.image else simulator)

@@ -2,7 +2,7 @@
 
 A revision is *completed* once all pods have it and are ready, but for those that no node has room for. It has *failed* when its time is
 over and no pod has got ready. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
-something else.
+something else, but not when a maintenance window closes: the next one would try the same images again.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _choose(
     name = revisions.name_of(workload) if workload is not None else ""
     last = _last_completed(known.values())
     marked = {
-        name: each._replace(failed="") if name != wanted.name or spec.on_failure == "Wait" else each
+        name: each if _is_remembered(cr, each, wanted) else each._replace(failed="")
         for name, each in known.items()
     }
     if workload is not None and name in marked and (last is None or name != last.name):
@@ -151,6 +151,12 @@ def _choose(
     if marked[wanted.name].failed and last is not None and last.name != wanted.name:
         return Choice(last, marked, stale, failed=wanted.name)
     return Choice(marked[wanted.name], marked, stale)
+
+
+def _is_remembered(cr: EldrDeployment, revision: Revision, wanted: Revision) -> bool:
+    """Tell whether a failure still counts; between two maintenance windows only images differ, and the spec is the same."""
+    between = cr.spec.update == "Window" and revision.inputs == wanted.inputs
+    return (revision.name == wanted.name or between) and _spec(cr, wanted.role).on_failure != "Wait"
 
 
 def _judged(

@@ -213,6 +213,35 @@ def test_images_that_run_are_those_of_what_runs_not_of_what_has_failed(make_vllm
     assert revisions.plan(cr, seen(cr, [worked, failed], failed), own, now).images == failed.images
 
 
+def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_worked_last(make_vllm, now):
+    cr, own = make_vllm(), Images("own:3", "vllm:3")
+    ran = revision(1, OLD)._replace(completed="2026-11-20T00:00:00Z")
+    undone = revision(2, NEW)._replace(completed="2026-11-19T00:00:00Z")
+    assert revisions.plan(cr, seen(cr, [ran, undone]), own, now).images == ran.images
+    other = undone._replace(name="x-prefill-2", role="prefill")
+    head = meta.manifest("apps/v1", "Deployment", cr, "x-prefill", "prefill")
+    live = seen(cr, [ran, undone, other])
+    live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other)
+    assert revisions.plan(cr, live, own, now).images == other.images
+
+
+@pytest.mark.parametrize("others", [[], [7]])
+def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(make_vllm, now, others):
+    cr, images = make_vllm(), Images(*OLD)
+
+    def made(release):
+        containers = [{"name": "engine", "image": OLD[1]}, {"name": "eldr-plugin", "image": OLD[0]}]
+        return {"metadata": {"labels": {"release": release}}, "spec": {"containers": containers}}
+
+    def chosen(live, release, own):
+        return revisions.choose(cr, "decode", made(release), live, revisions.plan(cr, live, own, now))
+
+    ran = chosen(seen(cr, []), "one", images)
+    live = seen(cr, [revision(number, NEW) for number in others], ran)
+    again = chosen(live, "two", Images(*NEW))
+    assert (again.name, again.template, again.images) == (ran.name, ran.template, images)
+
+
 def test_an_earlier_setting_brings_back_no_earlier_images(make_vllm, now):
     """Engines of both roles stay on one version of vLLM."""
     cr = make_vllm()

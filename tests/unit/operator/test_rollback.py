@@ -159,6 +159,20 @@ def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(worl
 
 
 @pytest.mark.parametrize(
+    ("update", "inputs", "failed"), [("Window", "", True), ("Window", "other", False), ("Manual", "", False)]
+)
+@pytest.mark.parametrize("role", KINDS)
+def test_images_that_failed_in_a_maintenance_window_are_not_tried_in_the_next(
+    world, role, update, inputs, failed
+):
+    world.spec["update"] = update
+    good, bad = world.revision(role, 1, completed=5), world.revision(role, 2, failed=True)
+    world.runs(good)
+    asked = good._replace(inputs=inputs)
+    assert marks(world.settle(**{role: asked})[role], bad) == (False, failed), "after the window"
+
+
+@pytest.mark.parametrize(
     ("pods", "rollout"),
     [
         ([], {}),
