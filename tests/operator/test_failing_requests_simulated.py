@@ -188,6 +188,21 @@ def test_a_template_that_is_none_is_told_and_nothing_else_waits(part, template):
             assert it.world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 2
 
 
+def test_routers_beside_prefill_engines_stay_until_one_of_the_deployment_is_ready():
+    refused = {"spec": {"containers": [{"name": contract.CONTAINER_ROUTER, "args": []}]}}
+    with simulated() as it:
+        it.world.up()
+        it.world.patch(router={"placement": "Deployment", "podTemplate": refused}, prefill={"replicas": 2})
+        it.minutes(3)
+        assert it.told("ConfigValid") == ("False", "InvalidPodTemplate")
+        assert it.told("Available")[0] == "True"
+        assert it.world.kube.get("Deployment", "x-prefill")["status"]["readyReplicas"] == 2
+        it.world.patch(router={"podTemplate": None})
+        it.world.make_ready()
+        found = it.world.kube.list("Pod", f"{contract.LABEL_ROUTER}=true")
+        assert {pod["metadata"]["labels"][contract.LABEL_ROLE] for pod in found} == {contract.ROLE_ROUTER}
+
+
 @pytest.mark.costly
 def test_a_tool_that_disagrees_for_hours_replaces_pods_three_times():
     with simulated() as it:

@@ -117,11 +117,13 @@ class Children:
             for manifest in wanted
             if (role := revisions.role_of(manifest)) and manifest["metadata"]["name"] not in untouched
         }
+        runs = {role: revisions.in_use(cr, live, role, plan.found[role]) for role in roles.ENGINES}
         if waits:
-            runs = {role: revisions.in_use(cr, live, role, plan.found[role]) for role in roles.ENGINES}
             untouched |= {meta.child_name(cr, role) for role, each in runs.items() if each is None}
             stay = ((role, runs.get(role, each)) for role, each in asked.items())
             asked = {role: each for role, each in stay if each is not None}
+        elif contract.ROLE_PREFILL in asked and roles.needs_sidecars(cr, live.pods):
+            asked[contract.ROLE_PREFILL] = runs[contract.ROLE_PREFILL] or asked[contract.ROLE_PREFILL]
         chosen = rollback.settle(cr, asked, live, plan, now)
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)

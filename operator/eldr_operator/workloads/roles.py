@@ -205,6 +205,17 @@ def has_sidecars(cr: EldrDeployment, pods: Iterable[Object]) -> bool:
     return len(ready) >= cr.spec.prefill.replicas
 
 
+def needs_sidecars(cr: EldrDeployment, pods: Iterable[Object]) -> bool:
+    """Tell whether clients are served by nobody but routers beside prefill engines, though those of a Deployment are to follow."""
+    ready = {
+        pod["metadata"]["labels"].get(contract.LABEL_ROLE)
+        for pod in pods
+        if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
+        and found(pod, "Ready").get("status") == "True"
+    }
+    return cr.spec.router.placement == "Deployment" and ready == {contract.ROLE_PREFILL}
+
+
 def _containers(pod: Object) -> list[Object]:
     status = pod.get("status") or {}
     return [
