@@ -152,7 +152,7 @@ class Children:
                 if role == contract.ROLE_DECODE:
                     owned = live.owned(kind, name, cr.metadata.uid)
                     decode = roles.of_role(live.pods, contract.ROLE_DECODE)
-                    made = gaps.announced(gaps.kept_up(made, owned), owned, decode, now)
+                    made = gaps.announced(gaps.kept_up(made, owned, decode, now), owned, decode, now)
                 steps.append(made)
             for step in steps:
                 if fault := await self._write(writes, cr, step, live):

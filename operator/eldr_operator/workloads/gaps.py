@@ -24,7 +24,9 @@ ANNOTATION_GAP = f"{contract.GROUP}/gap-at"
 """On a StatefulSet: when its only pod may be replaced."""
 
 
-def kept_up(manifest: Object, live: Mapping[str, Any] | None) -> Object:
+def kept_up(
+    manifest: Object, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+) -> Object:
     """Return a StatefulSet that keeps its replicas until a rollout is over, where only one of them is to stay.
 
     The one that stays is replaced last. Were it alone by then, nobody would serve meanwhile.
@@ -33,6 +35,8 @@ def kept_up(manifest: Object, live: Mapping[str, Any] | None) -> Object:
     ----------
     manifest : dict
         With the revision that its pods are to have.
+    pods : sequence
+        Of the role: for one that finds no node the rollout waits for ever, and that of a smaller role does not.
     """
     spec = manifest["spec"]
     if live is None or spec["replicas"] != 1 or spec["updateStrategy"]["rollingUpdate"]["partition"]:
@@ -44,7 +48,7 @@ def kept_up(manifest: Object, live: Mapping[str, Any] | None) -> Object:
         and status.get("currentRevision") == status.get("updateRevision")
         and status.get("updatedReplicas", 0) == status.get("replicas", 0)
     )
-    if existing <= 1 or is_over or not status.get("readyReplicas"):
+    if existing <= 1 or is_over or not status.get("readyReplicas") or rollout.waits_in_vain(pods, now):
         return manifest
     return manifest | {"spec": spec | {"replicas": existing}}
 
@@ -68,7 +72,8 @@ def announced(
         or (pods and all(revision_of(pod) == name_of(manifest) for pod in pods))
     ):
         return manifest
-    is_new = name_of(live) not in {"", name_of(manifest)}
+    # others of its role go at the same time, and nobody had to be told of a gap before
+    is_new = name_of(live) not in {"", name_of(manifest)} or live["spec"].get("replicas", 1) > 1
     latest = now + timedelta(seconds=rollout.PATIENCE_SECONDS)
     at = latest if is_new else _told(live)
     if at is None or at <= now:

@@ -137,6 +137,12 @@ def unready_since(pod: Mapping[str, Any]) -> datetime | None:
     return clock.read(since.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
+def waits_in_vain(pods: Iterable[Mapping[str, Any]], now: datetime) -> bool:
+    """Tell whether a pod has found no node for so long that nobody should count on it."""
+    found = filter(None, map(_unschedulable, pods))
+    return any(since + timedelta(seconds=PATIENCE_SECONDS) <= now for since, _ in found)
+
+
 def is_unschedulable(pod: Mapping[str, Any]) -> bool:
     """Tell whether no node has room for a pod."""
     return _unschedulable(pod) is not None

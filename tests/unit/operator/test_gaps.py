@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from eldr.contract import LABEL_REVISION
 from eldr_operator import clock
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec
 from eldr_operator.workloads import gaps
@@ -48,9 +49,9 @@ def rolling(revision="new", *, replicas=3, ready=3, updated=3, current="b", obse
     ],
     ids=["told of no rollout yet", "not seen yet", "under way", "going back", "one of two serves"],
 )
-def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live):
+def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live, now):
     wanted = stateful_set("new")
-    kept = gaps.kept_up(wanted, live)
+    kept = gaps.kept_up(wanted, live, [waiting(now - PATIENCE + timedelta(seconds=1))], now)
     assert kept["spec"]["replicas"] == live["spec"]["replicas"]
     assert kept | {"spec": kept["spec"] | {"replicas": 1}} == wanted
 
@@ -68,8 +69,16 @@ def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live
     ],
     ids=["none", "over", "one already", "nobody serves", "two stay", "paused", "no status"],
 )
-def test_nobody_stays_longer_than_that(wanted, live):
-    assert gaps.kept_up(wanted, live) is wanted
+def test_nobody_stays_longer_than_that(wanted, live, now):
+    assert gaps.kept_up(wanted, live, [], now) is wanted
+
+
+def test_where_a_rollout_waits_for_a_pod_without_a_node_scaling_to_one_goes_on_and_announces_the_gap(now):
+    wanted, live = stateful_set("new"), rolling(current="a", replicas=2, ready=1)
+    pods = [running(labels={LABEL_REVISION: "old"}), waiting(now - PATIENCE, labels={LABEL_REVISION: "new"})]
+    made = gaps.announced(gaps.kept_up(wanted, live, pods, now), live, pods, now)
+    assert (made["spec"]["replicas"], partition(made)) == (1, 1)
+    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
 
 
 def partition(made):
