@@ -51,7 +51,11 @@ class Controllers:
         new = [pod for pod in pods if _revision(pod) == revision]
         old = [pod for pod in pods if pod not in new]
         if spec.get("paused"):
-            while len(pods) < wanted and old and self._create(live, old[0]["spec"], _revision(old[0])):
+            while (
+                len(pods) < wanted
+                and old
+                and self._create(live, old[0]["spec"], _revision(old[0]), like=old[0])
+            ):
                 pods = self._pods(live)
             new = old = []
         else:
@@ -75,13 +79,14 @@ class Controllers:
         pods = {pod["metadata"]["name"]: pod for pod in self._pods(live)}
         base = live["metadata"]["name"]
         current = (live.get("status") or {}).get("currentRevision", revision)
-        kept = {_revision(pod): pod["spec"] for pod in pods.values()}
+        kept = {_revision(pod): pod for pod in pods.values()}
         for ordinal in range(wanted):
             if (name := f"{base}-{ordinal}") not in pods:
                 is_old = ordinal < partition and current in kept
                 of = current if is_old else revision
-                pod = kept[of] if is_old else spec["template"]["spec"]
-                self._create(live, pod, of, name=name, index=ordinal)
+                pod = kept[of]["spec"] if is_old else spec["template"]["spec"]
+                like = kept[of] if is_old else None
+                self._create(live, pod, of, name=name, index=ordinal, like=like)
         for name, pod in pods.items():
             if int(name.rpartition("-")[2]) >= wanted:
                 self._delete(pod)
@@ -127,13 +132,15 @@ class Controllers:
         name: str = "",
         index: int | None = None,
         labels: str = "",
+        like: Object | None = None,
     ) -> bool:
         metadata = owner["metadata"]
         namespace = metadata["namespace"]
         if namespace in self.quota:
             self._refused(owner)
             return False
-        made = dict(owner["spec"]["template"]["metadata"].get("labels") or {})
+        # a pod of an earlier template has its labels as well
+        made = dict((like or owner["spec"]["template"])["metadata"].get("labels") or {})
         made |= {"controller-revision-hash": revision} if revision else {}
         made |= dict(part.split("=") for part in [labels] if part)
         if index is not None:
