@@ -184,8 +184,24 @@ def test_a_template_that_is_none_is_told_and_nothing_else_waits(part, template):
         it.minutes(3)
         assert it.is_current()
         assert it.told("ConfigValid") == ("False", "InvalidPodTemplate")
-        if part != "prefill":
-            assert it.world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 2
+        assert it.world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    "asked", [{"rollout": {"revision": "x-prefill-1"}}, {"podTemplate": {"metadata": "x"}}], ids=str
+)
+def test_a_role_whose_pods_cannot_be_made_as_asked_is_scaled_and_keeps_its_template(asked):
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        before = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]
+        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "1"}], **asked})
+        it.world.kube.merge(SCALER, "x-decode", {"spec": {"replicas": 4}}, "scale")
+        it.minutes(2)
+        assert it.told("ConfigValid")[0] == it.told("Ready")[0] == "False"
+        assert it.told("DecodeReady") == ("True", "AllReady")
+        live = it.world.kube.get("StatefulSet", "x-decode")["spec"]
+        assert (live["replicas"], live["template"]) == (4, before)
 
 
 def test_routers_beside_prefill_engines_stay_until_one_of_the_deployment_is_ready():

@@ -38,7 +38,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
 
 
 def blocked_roles(cr: EldrDeployment, found: Iterable[Problem]) -> set[str]:
-    """Return the roles whose workload must stay as it is, because a field that it is made from cannot be used."""
+    """Return the roles whose pods must stay as they are, because a field that they are made from cannot be used."""
     router = contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
     fields = {
         contract.ROLE_PREFILL: ["spec.prefill.", "spec.engine."],

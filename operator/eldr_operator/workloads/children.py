@@ -95,7 +95,7 @@ class Children:
         shards : collection of str
             ConfigMaps of the centroid sets that routers may be asked to load.
         broken : collection of str
-            Roles whose workload stays as it is, because a field that it is made from cannot be used.
+            Roles whose pods stay as they are, because a field that they are made from cannot be used.
         unreadable : mapping
             Kinds that cannot be listed, and why: their children stay as they are.
         waits : bool
@@ -103,7 +103,6 @@ class Children:
         has_fits : bool
             Whether there are EldrFits.
         """
-        untouched = {meta.child_name(cr, role) for role in broken}
         own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
         plan = revisions.plan(cr, live, own, now)
         usable = _without_pod_templates(cr, broken)
@@ -112,19 +111,22 @@ class Children:
             *scaling.manifests(cr, live),
             *(child for child in children if has_fits or not rbac.is_of_fits(child)),
         ]
+        runs = {role: revisions.in_use(cr, live, role, found) for role, found in plan.found.items()}
+        # what cannot be used leaves pods as they are; how many there are still follows the spec, or an autoscaler
         asked = {
-            role: revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
-            for manifest in wanted
-            if (role := revisions.role_of(manifest)) and manifest["metadata"]["name"] not in untouched
+            role: runs[role]
+            if role in broken
+            else revisions.choose(cr, role, each["spec"]["template"], live, plan)
+            for each in wanted
+            if (role := revisions.role_of(each))
         }
-        runs = {role: revisions.in_use(cr, live, role, plan.found[role]) for role in roles.ENGINES}
         if waits:
-            untouched |= {meta.child_name(cr, role) for role, each in runs.items() if each is None}
-            stay = ((role, runs.get(role, each)) for role, each in asked.items())
-            asked = {role: each for role, each in stay if each is not None}
-        elif contract.ROLE_PREFILL in asked and roles.needs_sidecars(cr, live.pods):
-            asked[contract.ROLE_PREFILL] = runs[contract.ROLE_PREFILL] or asked[contract.ROLE_PREFILL]
-        chosen = rollback.settle(cr, asked, live, plan, now)
+            asked |= {role: runs[role] for role in roles.ENGINES}
+        elif runs[contract.ROLE_PREFILL] and roles.needs_sidecars(cr, live.pods):
+            asked[contract.ROLE_PREFILL] = runs[contract.ROLE_PREFILL]
+        untouched = {meta.child_name(cr, role) for role, each in asked.items() if each is None}
+        known = {role: each for role, each in asked.items() if each is not None}
+        chosen = rollback.settle(cr, known, live, plan, now)
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
         writes = Writes(asyncio.get_running_loop().time)
@@ -142,13 +144,16 @@ class Children:
                 choice = chosen[role]
                 if choice.revision is None:
                     left[revisions.KIND, role] = rollback.unknown(cr, role, choice)
+                    chosen[role] = choice._replace(revision=runs[role])
+                revision = choice.revision or runs[role]
+                if revision is None:
                     continue
                 if role == contract.ROLE_PREFILL:
                     manifest["spec"] |= self._strategy(cr, manifest, live, now)
                 # kept first: the next release would make a template anew that runs and is not kept
-                kept = {each.name: each for each in (choice.revision, *choice.stale)}
+                kept = {each.name: each for each in (revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
-                made = revisions.frozen(manifest, choice.revision)
+                made = revisions.frozen(manifest, revision)
                 if role == contract.ROLE_DECODE:
                     owned = live.owned(kind, name, cr.metadata.uid)
                     decode = roles.of_role(live.pods, contract.ROLE_DECODE)

@@ -36,7 +36,7 @@ async def reconcile(
     Parameters
     ----------
     broken : collection of str
-        Roles whose workload stays as it is, because a field that it is made from cannot be used.
+        Roles whose pods stay as they are, because a field that they are made from cannot be used.
     shards : collection of str
         ConfigMaps that routers must be allowed to read.
     unreadable : mapping

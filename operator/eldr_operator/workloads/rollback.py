@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     Attributes
     ----------
     revision : Revision or None
-        None where the spec names one that is not kept: pods stay as they are.
+        None where the spec names one that is not kept: pods stay as they are, and their number follows the spec.
     known : mapping
         All revisions of the role by name, the one that the spec asks for included, with their marks as they are now.
     stale : tuple of Revision
