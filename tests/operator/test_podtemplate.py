@@ -97,6 +97,11 @@ def test_what_would_take_the_routers_arguments_leaves_prefill_as_it_is(world):
     world.condition("ConfigValid", status="True")
 
 
+def test_a_quantity_that_is_none_is_a_fault_of_the_resource_not_of_the_api_server(world):
+    apply(world, containers=[{"name": "engine", "resources": {"limits": {"cpu": "many"}}}])
+    assert "quantities must match" in world.condition("ConfigValid", reason="ChildRefused")["message"]
+
+
 def test_routers_and_fits_are_scheduled_as_written(world):
     patch = {"spec": {"nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "a", "operator": "Exists"}]}}
     world.deploy(router={"placement": "Deployment", "podTemplate": patch}, refit={"podTemplate": patch})

@@ -31,8 +31,8 @@ Object = dict[str, Any]
 _REQUEST_SECONDS = 15
 _PAGE = "200"
 """Objects of a list that are in memory as a whole."""
-_BAD_APPLY = "failed to create typed patch object"
-"""How the server answers an apply whose fields have the wrong types: with status 500, though only the body is at fault."""
+_BAD_APPLY = ("failed to create typed patch object", "failed to convert new object")
+"""How the server answers an apply whose fields have the wrong types, or no quantities: with status 500, though only the body is at fault."""
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io"
 
