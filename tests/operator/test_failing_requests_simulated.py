@@ -17,6 +17,7 @@ from eldr_operator.errors import ApiError, NoAnswerError, OperatorError, Request
 from tests.fakes.kubernetes.server import Asked
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.simulated import process
+from tests.operator.simulated.changes import BROKEN as NEVER_READY
 from tests.operator.simulated.changes import SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 from tests.operator.world import FIT, KIND, SCALER
@@ -217,6 +218,21 @@ def test_routers_beside_prefill_engines_stay_until_one_of_the_deployment_is_read
         it.world.make_ready()
         found = it.world.kube.list("Pod", f"{contract.LABEL_ROUTER}=true")
         assert {pod["metadata"]["labels"][contract.LABEL_ROLE] for pod in found} == {contract.ROLE_ROUTER}
+
+
+def test_a_failed_template_of_prefill_is_not_tried_again_when_routers_are_away_for_a_moment():
+    broken = {"env": [{"name": "CHANGED", "value": NEVER_READY}], "rollout": {"progressDeadlineSeconds": 30}}
+    away = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    with simulated() as it:
+        it.world.up()
+        it.minutes(1)
+        it.world.patch(router={"placement": "Deployment"}, prefill=broken)
+        it.minutes(5)
+        assert it.told("Progressing") == ("False", "RolledBack")
+        for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}={contract.ROLE_ROUTER}"):
+            it.world.kube.strategic("Pod", pod["metadata"]["name"], away, "status")
+        it.simulation.pass_(30)
+        assert it.told("Progressing") == ("False", "RolledBack")
 
 
 @pytest.mark.costly

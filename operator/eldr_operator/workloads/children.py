@@ -122,11 +122,14 @@ class Children:
         }
         if waits:
             asked |= {role: runs[role] for role in roles.ENGINES}
-        elif runs[contract.ROLE_PREFILL] and roles.needs_sidecars(cr, live.pods):
-            asked[contract.ROLE_PREFILL] = runs[contract.ROLE_PREFILL]
         untouched = {meta.child_name(cr, role) for role, each in asked.items() if each is None}
         known = {role: each for role, each in asked.items() if each is not None}
         chosen = rollback.settle(cr, known, live, plan, now)
+        prefill, stays = chosen.get(contract.ROLE_PREFILL), runs[contract.ROLE_PREFILL]
+        is_asked = prefill and not prefill.failed and not cr.spec.prefill.rollout.revision
+        if prefill and stays and is_asked and roles.needs_sidecars(cr, live.pods):
+            # only now: what the spec asks for decides which failures are forgotten
+            chosen[contract.ROLE_PREFILL] = prefill._replace(revision=stays)
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
         writes = Writes(asyncio.get_running_loop().time)
