@@ -81,6 +81,8 @@ def _update(running: Workloads) -> Condition:
         return Condition(UPDATE_AVAILABLE, "False", "UpToDate", "pods are made with this operator's images")
     changes = [f"{now} to {then}" for now, then in plan.newer]
     text = f"pods keep the images that they were made with: {', '.join(changes)}; spec.update Immediate rolls them now"
+    if plan.failed:
+        text += f"; revision {plan.failed} has failed with them, and no maintenance window tries them again until the spec changes"
     return Condition(UPDATE_AVAILABLE, "True", "NewerImages", text)
 
 

@@ -93,6 +93,8 @@ class Plan(NamedTuple):
         Whether templates are made anew, though nothing of the spec has changed.
     maker : str
         This operator.
+    failed : str
+        The revision of decode that keeps a maintenance window from updating, as its images have failed in an earlier one.
     """
 
     found: Mapping[str, Sequence[Revision]]
@@ -100,6 +102,7 @@ class Plan(NamedTuple):
     newer: tuple[tuple[str, str], ...]
     updates: bool
     maker: str
+    failed: str = ""
 
 
 def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan:
@@ -112,12 +115,14 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
     """
     found = {role: [*filter(None, map(_read, _objects(cr, live, role)))] for role in _WORKLOADS}
     running = _running(cr, live, found, own)
-    updates = running is None or _may_update(cr, now)
+    # decode would go back alone: the others would roll at each window's beginning, and back with its images at its end
+    failed = _failed_in_window(cr, found[contract.ROLE_DECODE], own)
+    updates = running is None or (_may_update(cr, now) and not failed)
     images = own if running is None or updates else running
     newer = tuple(
         (now, then) for now, then in zip(_used(cr, images), _used(cr, own), strict=True) if now != then
     )
-    return Plan(found, images, newer, updates, f"{eldr.__version__} {own.own}")
+    return Plan(found, images, newer, updates, f"{eldr.__version__} {own.own}", failed)
 
 
 def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: Plan) -> Revision:
@@ -291,6 +296,14 @@ def _may_update(cr: EldrDeployment, now: datetime) -> bool:
         return cr.spec.update == "Immediate"
     window = cr.spec.refit.drift.maintenance_window
     return window is not None and maintenance.is_usable(window) and maintenance.opens_at(window, now) is None
+
+
+def _failed_in_window(cr: EldrDeployment, found: Iterable[Revision], own: Images) -> str:
+    """Return the revision of decode that has failed with the operator's images and the spec as it is; empty if none has."""
+    digest = inputs(cr, contract.ROLE_DECODE)
+    failed = (each for each in found if each.failed and each.inputs == digest)
+    same = (each.name for each in failed if _used(cr, each.images) == _used(cr, own))
+    return next(same, "") if cr.spec.update == "Window" else ""
 
 
 def _running(

@@ -225,6 +225,27 @@ def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_
     assert revisions.plan(cr, live, own, now).images == other.images
 
 
+@pytest.mark.parametrize(
+    ("update", "inputs", "own", "updates"),
+    [
+        ("Window", "", NEW, False),
+        ("Window", "other", NEW, True),
+        ("Window", "", ("own:3", "vllm:2"), True),
+        ("Immediate", "", NEW, True),
+    ],
+)
+def test_images_that_failed_for_decode_in_a_maintenance_window_roll_no_other_role_in_the_next(
+    make_vllm, now, update, inputs, own, updates
+):
+    window = {"schedule": "* * * * *", "durationMinutes": 60}
+    cr = make_vllm(update=update, refit={"drift": {"maintenanceWindow": window}})
+    digest = inputs or revisions.inputs(cr, "decode")
+    ran, failed = revision(1, OLD), revision(2, NEW, inputs=digest, failed="2026-11-20T00:00:00Z")
+    found = revisions.plan(cr, seen(cr, [ran, failed], ran), Images(*own), now)
+    assert (found.updates, found.images) == (updates, Images(*own) if updates else ran.images)
+    assert found.failed == ("" if updates else failed.name)
+
+
 @pytest.mark.parametrize("others", [[], [7]])
 def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(make_vllm, now, others):
     cr, images = make_vllm(), Images(*OLD)
