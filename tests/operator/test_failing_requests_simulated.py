@@ -21,6 +21,7 @@ from tests.operator.simulated.changes import BROKEN as NEVER_READY
 from tests.operator.simulated.changes import SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 from tests.operator.world import FIT, KIND, SCALER
+from tests.support.kube import Object, Refused
 
 CHILDREN = {
     *("ConfigMap", "ControllerRevision", "Deployment", "EldrScaler", "NetworkPolicy", "PodDisruptionBudget"),
@@ -203,6 +204,36 @@ def test_a_role_whose_pods_cannot_be_made_as_asked_is_scaled_and_keeps_its_templ
         assert it.told("DecodeReady") == ("True", "AllReady")
         live = it.world.kube.get("StatefulSet", "x-decode")["spec"]
         assert (live["replicas"], live["template"]) == (4, before)
+
+
+@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
+def test_a_role_whose_template_only_the_api_server_refuses_is_scaled_and_keeps_its_template(
+    monkeypatch, kind, role
+):
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        store, name = it.simulation.store, f"x-{role}"
+        apply, before = store.apply, it.world.kube.get(kind, name)["spec"]["template"]
+
+        def strict(manifest: Object, manager: str, subresource: str = "") -> Object:
+            if manifest["kind"] == kind and "unheard" in manifest["spec"]["template"]["spec"]:
+                raise Refused(422, ".spec.template.spec.unheard: field not declared in schema")
+            return apply(manifest, manager, subresource)
+
+        monkeypatch.setattr(store, "apply", strict)
+        it.world.patch(**{role: {"podTemplate": {"spec": {"unheard": 1}}}})
+        it.world.kube.merge(SCALER, name, {"spec": {"replicas": 4}}, "scale")
+        it.minutes(2)
+        assert it.told("Progressing") == ("False", "ChildRefused")
+        live = it.world.kube.get(kind, name)
+        assert (live["spec"]["replicas"], live["spec"]["template"]) == (4, before)
+        it.minutes(2)
+        version = "resourceVersion"
+        assert it.world.kube.get(kind, name)["metadata"][version] == live["metadata"][version]
+        it.world.patch(**{role: {"podTemplate": None}})
+        it.minutes(2)
+        assert it.told("Progressing") == ("True", "RolloutComplete")
 
 
 def test_routers_beside_prefill_engines_stay_until_one_of_the_deployment_is_ready():

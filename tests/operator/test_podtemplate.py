@@ -102,6 +102,16 @@ def test_a_quantity_that_is_none_is_a_fault_of_the_resource_not_of_the_api_serve
     assert "quantities must match" in world.condition("ConfigValid", reason="ChildRefused")["message"]
 
 
+def test_a_field_that_no_pod_has_keeps_the_role_from_no_other_number_of_replicas(world):
+    apply(world)
+    until(world, lambda: volume(world, "cache"), "engines")
+    apply(world, unheard=1)
+    assert "unheard" in world.condition("ConfigValid", reason="ChildRefused")["message"]
+    world.patch(decode={"replicas": 3})
+    wait_for(lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "three engines", 60)
+    assert "unheard" not in decode_pod(world)
+
+
 def test_routers_and_fits_are_scheduled_as_written(world):
     patch = {"spec": {"nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "a", "operator": "Exists"}]}}
     world.deploy(router={"placement": "Deployment", "podTemplate": patch}, refit={"podTemplate": patch})

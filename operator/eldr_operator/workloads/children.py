@@ -142,7 +142,7 @@ class Children:
                 text = f"each {kind} stays as it is: {unreadable[kind]}"
                 left[kind, ""] = Unwritten(kind, "", REFUSED, text)
                 continue
-            steps = [manifest]
+            steps, instead = [manifest], None
             if role := revisions.role_of(manifest):
                 choice = chosen[role]
                 if choice.revision is None:
@@ -156,15 +156,15 @@ class Children:
                 # kept first: the next release would make a template anew that runs and is not kept
                 kept = {each.name: each for each in (revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
-                made = revisions.frozen(manifest, revision)
-                if role == contract.ROLE_DECODE:
-                    owned = live.owned(kind, name, cr.metadata.uid)
-                    decode = roles.of_role(live.pods, contract.ROLE_DECODE)
-                    made = gaps.announced(gaps.kept_up(made, owned, decode, now), owned, decode, now)
-                steps.append(made)
+                steps.append(_made(cr, manifest, revision, live, now))
+                if (runs_now := runs[role]) and runs_now.name != revision.name:
+                    # where the other is refused, pods stay as they are here, too, and their number follows the spec
+                    instead = _made(cr, manifest, runs_now, live, now)
             for step in steps:
                 if fault := await self._write(writes, cr, step, live):
                     left[fault.kind, fault.name] = fault
+                    if fault.reason == REFUSED and instead:
+                        await self._write(writes, cr, instead, live)
                     break
         # after the service account of its pod
         job = downloads.job(usable, plan.images)
@@ -251,6 +251,18 @@ class Children:
         kind, name = "Secret", contract.admin_secret_name(cr.name)
         manifest = desired.admin_secret(cr, name, self._tokens.of(cr.namespace, cr.name))
         return await writes.tried(kind, name, self._made_secret(uid, manifest))
+
+
+def _made(
+    cr: EldrDeployment, manifest: Object, revision: revisions.Revision, live: Snapshot, now: datetime
+) -> Object:
+    """Return a workload with the template of a revision; the only decode engine ends when that was announced."""
+    made = revisions.frozen(manifest, revision)
+    if revision.role != contract.ROLE_DECODE:
+        return made
+    owned = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
+    decode = roles.of_role(live.pods, contract.ROLE_DECODE)
+    return gaps.announced(gaps.kept_up(made, owned, decode, now), owned, decode, now)
 
 
 def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:
