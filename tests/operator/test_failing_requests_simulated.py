@@ -206,6 +206,23 @@ def test_a_role_whose_pods_cannot_be_made_as_asked_is_scaled_and_keeps_its_templ
         assert (live["replicas"], live["template"]) == (4, before)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"rollout": {"revision": "x-decode-1"}}, {"podTemplate": {"metadata": "x"}}], ids=str
+)
+def test_a_workload_that_is_deleted_while_its_pods_cannot_be_made_as_asked_comes_back_as_it_was(asked):
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        before = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]
+        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "1"}], **asked})
+        it.minutes(1)
+        it.world.kube.delete("StatefulSet", "x-decode")
+        it.minutes(2)
+        assert it.told("Ready")[0] == "False"
+        assert it.told("Available")[0] == "True"
+        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"] == before
+
+
 @pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
 def test_a_role_whose_template_only_the_api_server_refuses_is_scaled_and_keeps_its_template(
     monkeypatch, kind, role

@@ -111,7 +111,7 @@ class Children:
             *scaling.manifests(cr, live),
             *(child for child in children if has_fits or not rbac.is_of_fits(child)),
         ]
-        runs = {role: revisions.in_use(cr, live, role, found) for role, found in plan.found.items()}
+        runs = {role: rollback.stays(cr, live, role, found) for role, found in plan.found.items()}
         # what cannot be used leaves pods as they are; how many there are still follows the spec, or an autoscaler
         asked = {
             role: runs[role]

@@ -96,6 +96,15 @@ def settle(
     return chosen
 
 
+def stays(cr: EldrDeployment, live: Snapshot, role: str, found: Sequence[Revision]) -> Revision | None:
+    """Return what the pods of a role keep where nothing else can be had; None if there is nothing to keep.
+
+    Engines whose workload somebody has deleted come back with what worked last.
+    """
+    is_gone = role in _ENGINES and revisions.live_workload(cr, live, role) is None
+    return _last_completed(found) if is_gone else revisions.in_use(cr, live, role, found)
+
+
 def unknown(cr: EldrDeployment, role: str, choice: Choice) -> Unwritten:
     """Return what is wrong with a spec that names a revision that is not kept."""
     kept = ", ".join(sorted(choice.known))
