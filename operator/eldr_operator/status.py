@@ -80,9 +80,10 @@ def _update(running: Workloads) -> Condition:
     if not plan.newer:
         return Condition(UPDATE_AVAILABLE, "False", "UpToDate", "pods are made with this operator's images")
     changes = [f"{now} to {then}" for now, then in plan.newer]
-    text = f"pods keep the images that they were made with: {', '.join(changes)}; spec.update Immediate rolls them now"
+    how = "spec.update Immediate rolls them now"
     if plan.failed:
-        text += f"; revision {plan.failed} has failed with them, and no maintenance window tries them again until the spec changes"
+        how = f"revision {plan.failed} has failed with them, and nothing tries them again until the spec changes"
+    text = f"pods keep the images that they were made with: {', '.join(changes)}; {how}"
     return Condition(UPDATE_AVAILABLE, "True", "NewerImages", text)
 
 
