@@ -14,6 +14,7 @@ import pytest
 from eldr import contract
 from eldr_operator import clock
 from eldr_operator.errors import ApiError, NoAnswerError, OperatorError, RequestFailedError
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION
 from tests.fakes.kubernetes.server import Asked
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.simulated import process
@@ -281,6 +282,28 @@ def test_a_failed_template_of_prefill_is_not_tried_again_when_routers_are_away_f
             it.world.kube.strategic("Pod", pod["metadata"]["name"], away, "status")
         it.simulation.pass_(30)
         assert it.told("Progressing") == ("False", "RolledBack")
+
+
+@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
+def test_a_revision_that_is_deleted_while_its_role_is_rolled_back_to_it_comes_back(kind, role):
+    broken = {"env": [{"name": "CHANGED", "value": NEVER_READY}], "rollout": {"progressDeadlineSeconds": 30}}
+    with simulated() as it:
+        it.world.up()
+        it.minutes(1)
+        it.world.patch(**{role: broken})
+        it.minutes(5)
+        assert it.told("Progressing") == ("False", "RolledBack")
+        name = it.world.kube.get(kind, f"x-{role}")["metadata"]["annotations"][ANNOTATION_REVISION]
+        before = it.world.kube.get("ControllerRevision", name)
+        it.world.kube.delete("ControllerRevision", name)
+        it.minutes(5)
+        assert it.told("Progressing") == ("False", "RolledBack")
+        assert it.world.kube.get(kind, f"x-{role}")["metadata"]["annotations"][ANNOTATION_REVISION] == name
+        kept = it.world.kube.get("ControllerRevision", name)["data"]
+        assert (kept["template"], kept["images"]) == (before["data"]["template"], before["data"]["images"])
+        it.world.patch(**{role: {"env": None}})
+        it.minutes(2)
+        assert it.told("Progressing") == ("True", "RolloutComplete")
 
 
 @pytest.mark.costly

@@ -114,6 +114,9 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
         Of this operator.
     """
     found = {role: [*filter(None, map(_read, _objects(cr, live, role)))] for role in _WORKLOADS}
+    for role, kept in found.items():
+        if lost := _lost(cr, live, role, kept, _running(cr, live, found, own) or own):
+            kept.append(lost)
     running = _running(cr, live, found, own)
     # decode would go back alone: the others would roll at each window's beginning, and back with its images at its end
     failed = _failed_in_window(cr, found[contract.ROLE_DECODE], own)
@@ -145,23 +148,13 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
         )
         if each.made == generated or is_kept:
             return each
-    workload = live_workload(cr, live, role)
-    if (
-        workload is not None
-        and in_use(cr, live, role, found) is None  # nobody has kept it, or it was deleted
-        and not known.updates
-        and _was_made_from(cr, workload, digest)
-    ):
+    # a release without revisions made it, or what kept its revision is damaged
+    workload = None if in_use(cr, live, role, found) or known.updates else live_workload(cr, live, role)
+    if workload is not None and _was_made_from(cr, workload, digest):
         adopted = _plain(workload["spec"]["template"])
-    number = found[-1].number + 1 if found else 1
     name = _name(cr, role, digest, adopted or made, known.images)
-    carried = revision_of(adopted or {"metadata": {}})
-    if carried and carried not in live.of_kind(
-        KIND
-    ):  # what is damaged keeps its name: the API server changes no data
-        name = carried
     template = adopted or _labelled(made, name)
-    return Revision(name, role, number, digest, template, known.images, known.maker, generated)
+    return Revision(name, role, _next(found), digest, template, known.images, known.maker, generated)
 
 
 def manifest(cr: EldrDeployment, revision: Revision) -> Object:
@@ -314,22 +307,42 @@ def _running(
     for role in ordered:  # a workload may be gone for a moment, and the other role still tells
         if runs := in_use(cr, live, role, found[role]):
             return runs.images
+    if workloads := [*filter(None, (live_workload(cr, live, role) for role in _WORKLOADS))]:
+        return _images(cr, workloads, own)
+    kept = next((found[role] for role in ordered if found[role]), ())
+    worked = [each for each in kept if not each.failed] or kept
+    last = max(worked, key=lambda each: (each.completed, each.number), default=None)
+    return last.images if last else None
+
+
+def _images(cr: EldrDeployment, workloads: Iterable[Mapping[str, Any]], other: Images) -> Images:
+    """Return the images of workloads; others of which they do not tell."""
     seen: dict[str, str] = {}
-    for role in _WORKLOADS:
-        workload = live_workload(cr, live, role)
-        pod = workload["spec"]["template"]["spec"] if workload is not None else {}
+    for workload in workloads:
+        pod = workload["spec"]["template"]["spec"]
         for container in (*(pod.get("initContainers") or ()), *(pod.get("containers") or ())):
             seen[container["name"]] = container["image"]
-    if not seen:
-        kept = next((found[role] for role in ordered if found[role]), ())
-        worked = [each for each in kept if not each.failed] or kept
-        last = max(worked, key=lambda each: (each.completed, each.number), default=None)
-        return last.images if last else None
     simulator = seen.get(contract.CONTAINER_ENGINE) if cr.spec.engine.type == "Simulator" else None
     router = None if cr.spec.router.image else seen.get(contract.CONTAINER_ROUTER)
     mine = seen.get(PLUGIN_CONTAINER) or router or (None if cr.spec.engine.image else simulator)
     vllm = seen.get(contract.CONTAINER_ENGINE) if cr.spec.engine.type == "vLLM" else None
-    return Images(mine or own.own, own.vllm if cr.spec.engine.image else vllm or own.vllm)
+    return Images(mine or other.own, other.vllm if cr.spec.engine.image else vllm or other.vllm)
+
+
+def _lost(
+    cr: EldrDeployment, live: Snapshot, role: str, found: Sequence[Revision], other: Images
+) -> Revision | None:
+    """Return the revision that a workload has although nobody keeps it any more: somebody has deleted it."""
+    workload = live_workload(cr, live, role)
+    if workload is None or not (name := name_of(workload)) or name in live.of_kind(KIND):
+        return None
+    digest = workload["metadata"]["annotations"].get(ANNOTATION_INPUTS, "")
+    template, images = _plain(workload["spec"]["template"]), _images(cr, [workload], other)
+    return Revision(name, role, _next(found), digest, template, images, "", "")
+
+
+def _next(found: Sequence[Revision]) -> int:
+    return found[-1].number + 1 if found else 1
 
 
 def _was_made_from(cr: EldrDeployment, workload: Mapping[str, Any], digest: str) -> bool:
