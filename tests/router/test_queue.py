@@ -263,7 +263,6 @@ async def test_room_that_is_not_given_in_time_is_waited_for_no_longer(tmp_path, 
 
 async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_path, gives, monkeypatch):
     monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
-    gives.set()
     async with (
         engines("p0", "d0") as made,
         peers(made, tmp_path, 2, max_in_flight=8) as (first, second),
@@ -271,6 +270,7 @@ async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_pat
         Busy(second, *["d0"] * 3),  # its last place it gives to nobody
     ):
         await until(lambda: first.app.services.registry.totals(decoders(first)) == [7], "it to be told")
+        gives.set()  # before, the first might have got that place while the second was idle
         assert (await ask(first)).status_code == 429
         assert first.counter("rejected", reason="full") == 1
 
