@@ -334,11 +334,14 @@ def _lost(
 ) -> Revision | None:
     """Return the revision that a workload has although nobody keeps it any more: somebody has deleted it."""
     workload = live_workload(cr, live, role)
-    if workload is None or not (name := name_of(workload)) or name in live.of_kind(KIND):
-        return None
-    digest = workload["metadata"]["annotations"].get(ANNOTATION_INPUTS, "")
-    template, images = _plain(workload["spec"]["template"]), _images(cr, [workload], other)
-    return Revision(name, role, _next(found), digest, template, images, "", "")
+    name = revision_of(workload["spec"]["template"]) if workload is not None else ""
+    if workload is None or not name or name != name_of(workload) or name in live.of_kind(KIND):
+        return None  # a name that its pods do not carry is not the operator's
+    told = (
+        workload["metadata"]["annotations"].get(ANNOTATION_INPUTS, ""),
+        _plain(workload["spec"]["template"]),
+    )
+    return Revision(name, role, _next(found), *told, _images(cr, [workload], other), "", "")
 
 
 def _next(found: Sequence[Revision]) -> int:
