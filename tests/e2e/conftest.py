@@ -83,6 +83,16 @@ class System:
             if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
         ]
 
+    def engines(self) -> list[dict[str, Any]]:
+        """Return the pods of both roles."""
+        return [*self.pods(contract.ROLE_PREFILL), *self.pods(contract.ROLE_DECODE)]
+
+    def deploy(self, spec: dict[str, Any]) -> None:
+        """Create the deployment, and wait until it is ready."""
+        head = {"apiVersion": contract.API_VERSION, "kind": contract.KIND_DEPLOYMENT}
+        self.apply({**head, "metadata": {"name": NAME}, "spec": spec})
+        wait_for(self.ready, "EldrDeployment Ready", SECONDS, lambda: self.get("eldr"))
+
     def addresses(self, role: str) -> list[str]:
         return [pod["status"]["podIP"] for pod in self.pods(role)]
 
@@ -148,6 +158,34 @@ async def traffic(
         following.cancel()
 
 
+def until(load: Load, requests: int) -> None:
+    """Wait until so many requests have ended."""
+    wait_for(lambda: len(load.outcomes) >= requests, f"{requests} answers", 120)
+
+
+def usual(speed: float, samples: int = 1000000) -> dict[str, Any]:
+    """Return the spec of a deployment of simulated engines; by default no fit begins by itself."""
+    return {
+        "model": {"uri": "sim://tiny-moe"},
+        "engine": {"type": "Simulator", "args": ["--speed", str(speed)]},
+        "prefill": {"replicas": 2},
+        "decode": {"replicas": 3},
+        "signatures": {"samplePercent": 100},
+        "refit": {"minSamples": samples},
+    }
+
+
+def fit(name: str) -> dict[str, Any]:
+    """Return a fit of the deployment."""
+    spec = {"deploymentRef": {"name": NAME}}
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND_FIT,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
 def process(address: str, command: str) -> int | None:
     """Return the id of a pod's program, the process that listens on its address; None while it does not run."""
     whole = re.compile(re.escape(address) + r"(?!\d)")  # 127.1.0.1 is not 127.1.0.12
@@ -181,26 +219,10 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
 @pytest.fixture(scope="module")
 def system(request: pytest.FixtureRequest, cluster: Cluster, kube: Kube) -> Iterator[System]:
     """A deployment with traffic; a module may ask for slower engines by a constant ``ENGINE_SPEED``, or for another ``SPEC``."""
-    speed = getattr(request.module, "ENGINE_SPEED", SPEED)
-    spec = {
-        "model": {"uri": "sim://tiny-moe"},
-        "engine": {"type": "Simulator", "args": ["--speed", str(speed)]},
-        "prefill": {"replicas": 2},
-        "decode": {"replicas": 3},
-        "signatures": {"samplePercent": 100},
-        "refit": {"minSamples": 1000000},
-    }
+    spec = usual(getattr(request.module, "ENGINE_SPEED", SPEED))
     cluster.helm("install", "eldr", str(CHART), "--set", "resyncSeconds=2", "--wait", "--timeout", "120s")
     system = System(cluster, kube)
-    system.apply(
-        {
-            "apiVersion": contract.API_VERSION,
-            "kind": contract.KIND_DEPLOYMENT,
-            "metadata": {"name": NAME},
-            "spec": getattr(request.module, "SPEC", spec),
-        }
-    )
-    wait_for(system.ready, "EldrDeployment Ready", SECONDS)
+    system.deploy(getattr(request.module, "SPEC", spec))
     yield system
     cluster.kubectl("delete", "eldr", NAME, "--wait=true", "--timeout=60s")
     selector = f"{contract.LABEL_DEPLOYMENT}={NAME}"

@@ -16,7 +16,7 @@ import pytest
 from eldr import centroids, contract
 from eldr.sim import traces
 from eldr_demo.arrivals import ClosedLoop
-from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, traffic
+from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, fit, traffic
 from tests.e2e.connections import Connection, Connections
 from tests.support.policies import Peer, admits
 from tests.support.processes import wait_for
@@ -31,16 +31,6 @@ async def send(system: System, count: int) -> None:
         while len(load.outcomes) < count:
             await asyncio.sleep(0.05)
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []
-
-
-def fit(name: str) -> dict:
-    spec = {"deploymentRef": {"name": NAME}}
-    return {
-        "apiVersion": contract.API_VERSION,
-        "kind": contract.KIND_FIT,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
 
 
 def active(system: System) -> str | None:

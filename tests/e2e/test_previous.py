@@ -21,8 +21,7 @@ from eldr import contract
 from eldr_demo.arrivals import Poisson
 from eldr_kube.agent.images import Image
 from eldr_kube.cluster import Cluster
-from tests.e2e.conftest import CHART, NAME, SECONDS, SPEED, System, traffic
-from tests.e2e.test_centroids import fit
+from tests.e2e.conftest import CHART, NAME, SECONDS, SPEED, System, fit, traffic, until, usual
 from tests.support.kube import Kube
 from tests.support.processes import ELDR, wait_for
 
@@ -94,17 +93,7 @@ def running(cluster: Cluster, kube: Kube, previous: Release) -> System:
     """A deployment of the previous release."""
     system = System(cluster, kube)
     install(system, previous.chart, OLD)
-    spec = {
-        "model": {"uri": "sim://tiny-moe"},
-        "engine": {"type": "Simulator", "args": ["--speed", str(SPEED)]},
-        "prefill": {"replicas": 2},
-        "decode": {"replicas": 3},
-        "signatures": {"samplePercent": 100},
-        "refit": {"minSamples": 50},
-    }
-    manifest = {"apiVersion": contract.API_VERSION, "kind": contract.KIND_DEPLOYMENT, "spec": spec}
-    system.apply({**manifest, "metadata": {"name": NAME}})
-    wait_for(system.ready, "EldrDeployment Ready", SECONDS, lambda: system.get("eldr"))
+    system.deploy(usual(SPEED, samples=50))
     return system
 
 
@@ -115,28 +104,22 @@ def install(system: System, chart: Path, tag: str) -> None:
 
 def images(system: System) -> set[str]:
     """Return the tags of images that pods run."""
-    pods = [pod for role in ("prefill", "decode") for pod in system.pods(role)]
-    found = [each["image"] for pod in pods for each in pod["spec"]["containers"]]
+    found = [each["image"] for pod in system.engines() for each in pod["spec"]["containers"]]
     return {image.rpartition(":")[2] for image in found}
 
 
 def uids(system: System) -> set[str]:
-    return {pod["metadata"]["uid"] for role in ("prefill", "decode") for pod in system.pods(role)}
+    return {pod["metadata"]["uid"] for pod in system.engines()}
 
 
-async def test_this_operator_takes_over_what_runs_and_then_replaces_it(
-    running: System,
-) -> None:
+async def test_this_operator_takes_over_what_runs_and_then_replaces_it(running: System):
     system = running
     assert images(system) == {OLD}
     before = uids(system)
     async with traffic(system, Poisson(RATE), logged=True) as load:
 
         async def answered(more: int) -> None:
-            enough = len(load.outcomes) + more
-            await asyncio.to_thread(
-                wait_for, lambda: len(load.outcomes) >= enough, f"{enough} answers", SECONDS
-            )
+            await asyncio.to_thread(until, load, len(load.outcomes) + more)
 
         await answered(60)
         await asyncio.to_thread(install, system, CHART, NEW)

@@ -16,7 +16,7 @@ from eldr import contract
 from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Load
 from eldr_kube.cluster import Cluster
-from tests.e2e.conftest import CHART, NAME, SPEED, System, traffic
+from tests.e2e.conftest import CHART, NAME, SPEED, System, traffic, until
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
@@ -74,8 +74,7 @@ def settled(system: System) -> bool:
 
 
 def keys(system: System) -> set[str]:
-    pods = (*system.pods(contract.ROLE_PREFILL), *system.pods(contract.ROLE_DECODE))
-    return {pod["metadata"]["labels"][contract.LABEL_KV] for pod in pods}
+    return {pod["metadata"]["labels"][contract.LABEL_KV] for pod in system.engines()}
 
 
 class Witness:
@@ -130,10 +129,6 @@ async def under_traffic(system: System, *steps: Step, rate: float = RATE, tokens
     assert failed == []
     assert not any(witness.failed.values()), "engines that are unlike exchanged KV"
     return witness
-
-
-def until(load: Load, requests: int) -> None:
-    wait_for(lambda: len(load.outcomes) >= requests, f"{requests} answers", 120)
 
 
 def told(what: str, load: Load, since: int, seconds: float) -> str:
@@ -205,8 +200,7 @@ async def test_a_node_is_drained(full: System):
         node = system.pods(contract.ROLE_DECODE)[0]["spec"]["nodeName"]
         options = "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s"
         system.cluster.kubectl("drain", node, *options)
-        pods = [*system.pods(contract.ROLE_PREFILL), *system.pods(contract.ROLE_DECODE)]
-        assert node not in {pod["spec"]["nodeName"] for pod in pods}
+        assert node not in {pod["spec"]["nodeName"] for pod in system.engines()}
         system.cluster.kubectl("uncordon", node)
         wait_for(lambda: settled(system), "Ready again", 300, lambda: system.get("eldr")["status"])
 
@@ -219,8 +213,8 @@ async def test_an_upgrade_of_the_operator_touches_no_pod(full: System):
             system.kube.get("Deployment", f"{NAME}-prefill"),
             system.kube.get("StatefulSet", f"{NAME}-decode"),
         )
-        pods = [*system.pods(contract.ROLE_PREFILL), *system.pods(contract.ROLE_DECODE)]
-        return {one["metadata"]["uid"]: one["metadata"].get("generation") for one in (*workloads, *pods)}
+        found = (*workloads, *system.engines())
+        return {one["metadata"]["uid"]: one["metadata"].get("generation") for one in found}
 
     def upgraded(system: System) -> None:
         options = "--reuse-values", "--set", "image.tag=next", "--wait", "--timeout", "180s"

@@ -38,8 +38,8 @@ beside it: each part says how busy the machine was; trust ratios within one run 
   is one of every second.
 - MarginalUnion on 8 layers is the default policy.
 - Memory is what a fit takes beside its records.
-- *Heavy load*: a router without a centroid set, by the default policy. Arrivals are by chance, and wait for no answer; a request counts from when it
-  was due. The delay without a router is that of the load and the engines.
+- *Heavy load*: the default policy, without a centroid set and a signature log. Arrivals are by chance, and wait for no answer; a request counts from
+  when it was due. The delay without a router is that of the load and the engines.
 - *Features*: each router differs from the default in one thing, and serves the same load in the same rounds. The dearest comes first. The default
   has a centroid set, and logs a tenth of its requests.
 - [What a request costs](../development/router.md#what-it-costs) says where a router's CPU time goes."""

@@ -24,10 +24,10 @@ import uvloop
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_bench.candidates import PEER, Candidate, get, ours
-from eldr_bench.load import Target, request, resident_mebibytes
+from eldr_bench.load import REQUESTS, Target, request, resident_mebibytes
 from eldr_bench.mocks import ANSWER_BYTES, STAMP
 from eldr_bench.proof import require
-from eldr_bench.router import LIMIT_SECONDS, mock_engines, peer, per_request, ratios, serving
+from eldr_bench.router import LIMIT_SECONDS, in_turn, mock_engines, peer, per_request, ratios, serving
 
 ROUNDS = 5
 STREAMS, INTERVAL_MS, TOKENS = 1500, 50, 200
@@ -40,7 +40,7 @@ RATES, ARRIVING_SECONDS = (100, 500, 1000), 4.0
 LONG, LONG_REQUESTS = 400_000, 320
 SHAPES = (48, 128), (64, 512)
 """Layers and experts of 12 and 64 KiB of counts, two bytes each."""
-NOBODY = "no router"
+OWN, NOBODY = "eldr router", "no router"
 _STAMPS = re.compile(b'"sent": "([0-9a-f]{%d})"' % STAMP)
 
 
@@ -53,6 +53,7 @@ class Kind(NamedTuple):
     has_ratio: bool = False
 
 
+DELAY = Kind(f"P99 of a token's delay, {CHUNKS:,} chunks/s", "ms", 100.0)
 Found = dict[Kind, dict[str, list[float]]]
 
 
@@ -163,7 +164,7 @@ async def one_round(candidate: Candidate, engines: str, found: Found, seed: int)
         add(Kind(f"P99 of a request, {rate} arrive in a second", "ms"), p99)
     async with serving(candidate, engines, STREAMS, signed=True):
         p99, memory = await stream_all(candidate.name, [candidate.target.port], candidate.pid)
-    add(Kind(f"P99 of a token's delay, {CHUNKS:,} chunks/s", "ms", 100.0), p99)
+    add(DELAY, p99)
     add(Kind(f"memory, {STREAMS:,} open streams", "MiB", 100.0), memory)
 
 
@@ -173,18 +174,17 @@ async def measure(candidates: Sequence[Candidate], urls: Sequence[str], found: F
     ports = [int(url.rpartition(":")[2]) for url in urls[1:]]
     for turn in range(ROUNDS + 1):
         into: Found = found if turn else defaultdict(lambda: defaultdict(list))
-        first = turn % len(candidates)
-        for candidate in (*candidates[first:], *candidates[:first]):
+        for candidate in in_turn(candidates, turn):
             await one_round(candidate, urls[0], into, turn)
         p99, _ = await stream_all(NOBODY, ports, None)
-        into[Kind(f"P99 of a token's delay, {CHUNKS:,} chunks/s", "ms", 100.0)][NOBODY].append(p99)
+        into[DELAY][NOBODY].append(p99)
 
 
 async def measure_signatures(candidates: Sequence[Candidate], engines: str, found: Found, kind: Kind) -> None:
     """Measure the CPU of requests with signatures of one size."""
     for turn in range(ROUNDS + 1):
-        for candidate in candidates if turn % 2 else reversed(candidates):
-            async with serving(candidate, engines, 1600, signed=True):
+        for candidate in in_turn(candidates, turn):
+            async with serving(candidate, engines, REQUESTS, signed=True):
                 spent = await per_request(candidate)
             if turn:
                 found[kind][candidate.name].append(spent)
@@ -195,9 +195,7 @@ def routers(folder: Path, layers: int, experts: int) -> Iterator[tuple[list[Cand
     """Run engines of one shape, our router without a centroid set, and the peer; ours must have placed as it should in the end."""
     with contextlib.ExitStack() as stack:
         urls = stack.enter_context(mock_engines(layers, experts))
-        own = stack.enter_context(
-            ours("eldr router", POLICY_MARGINAL, folder, urls, without=("centroids", "log-dir"))
-        )
+        own = stack.enter_context(ours(OWN, POLICY_MARGINAL, folder, urls, without=("centroids", "log-dir")))
         yield [own, *peer(stack, urls)], urls
         own.prove(own.state())
 
@@ -206,11 +204,11 @@ def figures(found: Found) -> Iterator[dict[str, object]]:
     """Yield what was found, and ratios to the peer's, round by round."""
     for kind, by_name in found.items():
         for name, values in by_name.items():
-            aim = kind.aim if name.startswith("eldr") else None
+            aim = kind.aim if name == OWN else None
             yield {"name": f"{name}: {kind.what}", "unit": kind.unit, "aim": aim, "values": values}
         if kind.has_ratio and PEER in by_name:
-            values = ratios(by_name["eldr router"], by_name[PEER])
-            yield {"name": f"eldr router / {PEER}: {kind.what}", "unit": "x", "aim": None, "values": values}
+            values = ratios(by_name[OWN], by_name[PEER])
+            yield {"name": f"{OWN} / {PEER}: {kind.what}", "unit": "x", "aim": None, "values": values}
 
 
 def main() -> None:

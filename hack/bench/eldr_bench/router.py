@@ -81,11 +81,16 @@ async def per_chunk(candidate: Candidate) -> float:
     return spent * 1e6 / chunks
 
 
+def in_turn(candidates: Sequence[Candidate], turn: int) -> Sequence[Candidate]:
+    """Return routers in the order of a round: each comes first now and then."""
+    first = turn % len(candidates)
+    return *candidates[first:], *candidates[:first]
+
+
 async def interleave(candidates: Sequence[Candidate], engines: str, rounds: int) -> None:
     """Give routers the same loads in turns; a first round warms up."""
     for turn in range(rounds + 1):
-        first = turn % len(candidates)
-        for candidate in (*candidates[first:], *candidates[:first]):
+        for candidate in in_turn(candidates, turn):
             async with serving(candidate, engines, REQUESTS + STREAMS, signed=True):
                 candidate.signed.append(await per_request(candidate))
                 candidate.chunk.append(await per_chunk(candidate))

@@ -125,11 +125,9 @@ class Children:
         untouched = {meta.child_name(cr, role) for role, each in asked.items() if each is None}
         known = {role: each for role, each in asked.items() if each is not None}
         chosen = rollback.settle(cr, known, live, plan, now)
-        prefill, stays = chosen.get(contract.ROLE_PREFILL), runs[contract.ROLE_PREFILL]
-        is_asked = prefill and not prefill.failed and not cr.spec.prefill.rollout.revision
-        if prefill and stays and is_asked and roles.needs_sidecars(cr, live.pods):
-            # only now: what the spec asks for decides which failures are forgotten
-            chosen[contract.ROLE_PREFILL] = prefill._replace(revision=stays)
+        # only now: what the spec asks for decides which failures are forgotten
+        if roles.needs_sidecars(cr, live.pods):
+            _hold_prefill(cr, chosen, runs[contract.ROLE_PREFILL])
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
         writes = Writes(asyncio.get_running_loop().time)
@@ -147,19 +145,18 @@ class Children:
                 choice = chosen[role]
                 if choice.revision is None:
                     left[revisions.KIND, role] = rollback.unknown(cr, role, choice)
-                    chosen[role] = choice._replace(revision=runs[role])
-                revision = choice.revision or runs[role]
-                if revision is None:
+                    choice = chosen[role] = choice._replace(revision=runs[role])
+                if choice.revision is None:
                     continue
                 if role == contract.ROLE_PREFILL:
                     manifest["spec"] |= self._strategy(cr, manifest, live, now)
                 # kept first: the next release would make a template anew that runs and is not kept
-                kept = {each.name: each for each in (revision, *choice.stale)}
+                kept = {each.name: each for each in (choice.revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
-                steps.append(_made(cr, manifest, revision, live, now))
-                if (runs_now := runs[role]) and runs_now.name != revision.name:
+                steps.append(_made(cr, manifest, choice.revision, live, now))
+                if (now_has := runs[role]) and now_has.name != choice.revision.name:
                     # where the other is refused, pods stay as they are here, too, and their number follows the spec
-                    instead = _made(cr, manifest, runs_now, live, now)
+                    instead = _made(cr, manifest, now_has, live, now)
             for step in steps:
                 if fault := await self._write(writes, cr, step, live):
                     left[fault.kind, fault.name] = fault
@@ -251,6 +248,13 @@ class Children:
         kind, name = "Secret", contract.admin_secret_name(cr.name)
         manifest = desired.admin_secret(cr, name, self._tokens.of(cr.namespace, cr.name))
         return await writes.tried(kind, name, self._made_secret(uid, manifest))
+
+
+def _hold_prefill(cr: EldrDeployment, chosen: dict[str, Choice], runs: revisions.Revision | None) -> None:
+    """Keep prefill engines as they run, unless a roll-back or ``rollout.revision`` wants others."""
+    choice = chosen.get(contract.ROLE_PREFILL)
+    if choice and runs and not choice.failed and not cr.spec.prefill.rollout.revision:
+        chosen[contract.ROLE_PREFILL] = choice._replace(revision=runs)
 
 
 def _made(

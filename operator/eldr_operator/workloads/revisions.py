@@ -115,7 +115,7 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
     """
     found = {role: [*filter(None, map(_read, _objects(cr, live, role)))] for role in _WORKLOADS}
     for role, kept in found.items():
-        if lost := _lost(cr, live, role, kept, _running(cr, live, found, own) or own):
+        if lost := _lost(cr, live, role, found, own):
             kept.append(lost)
     running = _running(cr, live, found, own)
     # decode would go back alone: the others would roll at each window's beginning, and back with its images at its end
@@ -293,10 +293,12 @@ def _may_update(cr: EldrDeployment, now: datetime) -> bool:
 
 def _failed_in_window(cr: EldrDeployment, found: Iterable[Revision], own: Images) -> str:
     """Return the revision of decode that has failed with the operator's images and the spec as it is; empty if none has."""
+    if cr.spec.update != "Window":
+        return ""
     digest = inputs(cr, contract.ROLE_DECODE)
     failed = (each for each in found if each.failed and each.inputs == digest)
     same = (each.name for each in failed if _used(cr, each.images) == _used(cr, own))
-    return next(same, "") if cr.spec.update == "Window" else ""
+    return next(same, "")
 
 
 def _running(
@@ -330,18 +332,17 @@ def _images(cr: EldrDeployment, workloads: Iterable[Mapping[str, Any]], other: I
 
 
 def _lost(
-    cr: EldrDeployment, live: Snapshot, role: str, found: Sequence[Revision], other: Images
+    cr: EldrDeployment, live: Snapshot, role: str, found: Mapping[str, Sequence[Revision]], own: Images
 ) -> Revision | None:
     """Return the revision that a workload has although nobody keeps it any more: somebody has deleted it."""
     workload = live_workload(cr, live, role)
     name = revision_of(workload["spec"]["template"]) if workload is not None else ""
     if workload is None or not name or name != name_of(workload) or name in live.of_kind(KIND):
         return None  # a name that its pods do not carry is not the operator's
-    told = (
-        workload["metadata"]["annotations"].get(ANNOTATION_INPUTS, ""),
-        _plain(workload["spec"]["template"]),
-    )
-    return Revision(name, role, _next(found), *told, _images(cr, [workload], other), "", "")
+    digest = workload["metadata"]["annotations"].get(ANNOTATION_INPUTS, "")
+    images = _images(cr, [workload], _running(cr, live, found, own) or own)
+    template = _plain(workload["spec"]["template"])
+    return Revision(name, role, _next(found[role]), digest, template, images, "", "")
 
 
 def _next(found: Sequence[Revision]) -> int:

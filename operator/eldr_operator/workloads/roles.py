@@ -196,24 +196,23 @@ def runs_router(pod: Object) -> bool:
 
 def has_sidecars(cr: EldrDeployment, pods: Iterable[Object]) -> bool:
     """Tell whether as many prefill pods with a router are ready as there are to be."""
-    ready = [
-        pod
-        for pod in of_role(pods, contract.ROLE_PREFILL)
-        if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
-        and found(pod, "Ready").get("status") == "True"
-    ]
+    ready = of_role(_ready_routers(pods), contract.ROLE_PREFILL)
     return len(ready) >= cr.spec.prefill.replicas
 
 
 def needs_sidecars(cr: EldrDeployment, pods: Iterable[Object]) -> bool:
     """Tell whether clients are served by nobody but routers beside prefill engines, though those of a Deployment are to follow."""
-    ready = {
-        pod["metadata"]["labels"].get(contract.LABEL_ROLE)
+    ready = {pod["metadata"]["labels"].get(contract.LABEL_ROLE) for pod in _ready_routers(pods)}
+    return cr.spec.router.placement == "Deployment" and ready == {contract.ROLE_PREFILL}
+
+
+def _ready_routers(pods: Iterable[Object]) -> list[Object]:
+    return [
+        pod
         for pod in pods
         if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
         and found(pod, "Ready").get("status") == "True"
-    }
-    return cr.spec.router.placement == "Deployment" and ready == {contract.ROLE_PREFILL}
+    ]
 
 
 def _containers(pod: Object) -> list[Object]:

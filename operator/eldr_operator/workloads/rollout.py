@@ -139,8 +139,7 @@ def unready_since(pod: Mapping[str, Any]) -> datetime | None:
 
 def waits_in_vain(pods: Iterable[Mapping[str, Any]], now: datetime) -> bool:
     """Tell whether a pod has found no node for so long that nobody should count on it."""
-    found = filter(None, map(_unschedulable, pods))
-    return any(since + timedelta(seconds=PATIENCE_SECONDS) <= now for since, _ in found)
+    return any(seconds <= 0 for seconds in _left(pods, now))
 
 
 def is_unschedulable(pod: Mapping[str, Any]) -> bool:
@@ -167,9 +166,12 @@ def _surge(live: Mapping[str, Any]) -> object:
 
 def seconds_left(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[float]:
     """Return when each pod that finds no node will have waited for long enough."""
+    return [seconds + 1.0 for seconds in _left(pods, now) if seconds > 0]  # times are told to the second
+
+
+def _left(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[float]:
     found = filter(None, map(_unschedulable, pods))
-    left = (PATIENCE_SECONDS - (now - since).total_seconds() for since, _ in found)
-    return [seconds + 1.0 for seconds in left if seconds > 0]  # times are told to the second
+    return [PATIENCE_SECONDS - (now - since).total_seconds() for since, _ in found]
 
 
 def _missing(

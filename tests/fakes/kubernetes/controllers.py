@@ -51,17 +51,13 @@ class Controllers:
         new = [pod for pod in pods if _revision(pod) == revision]
         old = [pod for pod in pods if pod not in new]
         if spec.get("paused"):
-            while (
-                len(pods) < wanted
-                and old
-                and self._create(live, old[0]["spec"], _revision(old[0]), like=old[0])
-            ):
+            while len(pods) < wanted and old and self._create(live, old[0], _revision(old[0])):
                 pods = self._pods(live)
             new = old = []
         else:
             room = wanted + rolling["maxSurge"] - len(pods)
             for _ in range(min(room, wanted - len(new))):
-                self._create(live, spec["template"]["spec"], revision)
+                self._create(live, spec["template"], revision)
             for pod in sorted(new, key=_age)[wanted:]:
                 self._delete(pod)
             pods = self._pods(live)
@@ -84,9 +80,8 @@ class Controllers:
             if (name := f"{base}-{ordinal}") not in pods:
                 is_old = ordinal < partition and current in kept
                 of = current if is_old else revision
-                pod = kept[of]["spec"] if is_old else spec["template"]["spec"]
-                like = kept[of] if is_old else None
-                self._create(live, pod, of, name=name, index=ordinal, like=like)
+                like = kept[of] if is_old else spec["template"]
+                self._create(live, like, of, name=name, index=ordinal)
         for name, pod in pods.items():
             if int(name.rpartition("-")[2]) >= wanted:
                 self._delete(pod)
@@ -110,7 +105,7 @@ class Controllers:
         selector = f"batch.kubernetes.io/job-name={live['metadata']['name']}"
         pods = [pod for pod in self._pods(live) if matches(pod, selector)]
         if not pods:
-            self._create(live, live["spec"]["template"]["spec"], "", labels=selector)
+            self._create(live, live["spec"]["template"], "", labels=selector)
             return
         phase = (pods[0].get("status") or {}).get("phase")
         ended = {"Succeeded": "Complete", "Failed": "Failed"}.get(str(phase))
@@ -126,21 +121,20 @@ class Controllers:
     def _create(
         self,
         owner: Object,
-        spec: Object,
+        like: Object,
         revision: str,
         *,
         name: str = "",
         index: int | None = None,
         labels: str = "",
-        like: Object | None = None,
     ) -> bool:
+        """Create a pod like a template, or like another pod."""
         metadata = owner["metadata"]
         namespace = metadata["namespace"]
         if namespace in self.quota:
             self._refused(owner)
             return False
-        # a pod of an earlier template has its labels as well
-        made = dict((like or owner["spec"]["template"])["metadata"].get("labels") or {})
+        made = dict(like["metadata"].get("labels") or {})
         made |= {"controller-revision-hash": revision} if revision else {}
         made |= dict(part.split("=") for part in [labels] if part)
         if index is not None:
@@ -157,7 +151,7 @@ class Controllers:
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": head,
-                "spec": {**spec, "nodeName": "n"},
+                "spec": {**like["spec"], "nodeName": "n"},
                 "status": {},
             },
             _MANAGER,
