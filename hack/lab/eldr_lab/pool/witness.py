@@ -112,6 +112,22 @@ def wanted(contender: Contender) -> str:
     return _RULES[contender.base.name]
 
 
+def prove_basis(contender: Contender, witness: Witness, *, routers: int) -> str:
+    """Return what every decision rested on; end the program if one rested on anything else.
+
+    Raises
+    ------
+    Unproven
+    """
+    basis = wanted(contender)
+    # a router that learns its prior knows nothing before its first request, or after it has lost it
+    begun = contender.learns and witness.reasons[UNION] <= 2 * routers
+    found = {*witness.reasons} - ({UNION} if begun else set())
+    told = dict(witness.reasons)
+    require(found == {basis}, f"{contender.text}: decisions rest on {told}, not on {basis}")
+    return basis
+
+
 def prove(contender: Contender, witness: Witness, laws: Sequence[StepTime], workload: Workload, run: Run, *, routers: int) -> None:  # fmt: skip
     """End the program unless a simulated run did what its policy's name says.
 
@@ -131,11 +147,7 @@ def prove(contender: Contender, witness: Witness, laws: Sequence[StepTime], work
     Unproven
         If a decision rested on something else, if centroids or unions never mattered, or if a measured request was not answered.
     """
-    name, basis = contender.text, wanted(contender)
-    # a router that learns its prior knows nothing before its first request, or after it has lost it
-    begun = contender.learns and witness.reasons[UNION] <= 2 * routers
-    found = {*witness.reasons} - ({UNION} if begun else set())
-    require(found == {basis}, f"{name}: decisions rest on {dict(witness.reasons)}, not on {basis}")  # fmt: skip
+    name, basis = contender.text, prove_basis(contender, witness, routers=routers)
     answered(name, workload, run)
     decisions, placed = witness.reasons.total(), int((run.worker >= 0).sum())
     require(decisions == placed, f"{name}: {decisions} decisions placed {placed} requests")

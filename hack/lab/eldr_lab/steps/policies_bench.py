@@ -26,7 +26,7 @@ from eldr_lab.steps.start import Start, begin, digest
 from eldr_lab.steps.store import Json, Store, alone
 from eldr_lab.steps.traffic import make_traffic
 
-POLICIES = ("JSQ", "ELDR", "MarginalUnion", "MarginalUnion:prior=0.23")
+POLICIES = tuple(policies_figures.NAMES)
 CALIBRATION = 108
 RESULTS = ROOT / "out" / "policies.jsonl"
 

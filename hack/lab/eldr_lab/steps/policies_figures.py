@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from eldr.simulate.contenders import LEARNED, PRIOR
 from eldr.simulate.pairs import change, half_width
 from eldr_bench.machine import ROOT
 from eldr_lab.steps.outcome import MEASURES
@@ -22,7 +23,8 @@ NAMES = {
     "JSQ": "JSQ",
     "ELDR": "band",
     "MarginalUnion": "MarginalUnion",
-    "MarginalUnion:prior=0.23": "MarginalUnion + prior",
+    LEARNED: "MarginalUnion, learned prior",
+    PRIOR: "MarginalUnion, fitted prior",
 }
 TIMES = ("TPOT mean", "TPOT P50", "TPOT P99")
 

@@ -54,6 +54,7 @@ def page(results: Json) -> str:
         f"- A step that is always the same is measured alongside. Times are given at the speed at which it takes {1e3 * results['reference']:.1f} ms; the machine was {fastest:.2f} to {slowest:.2f} times as slow.",
         "- Policies, unions and the learning of the step-time model are the router's own code. It learns every 2 s here, not every 10. Each trace begins with what was learned from batches of all kinds of text.",
         "- Each policy proves its row: every decision follows its rule, every measured request is answered in full, and every step reports its experts in all layers.",
+        "- *fitted prior*: centroids fitted to other prompts of the same kinds. *learned prior*: the router learns it while it places, as it does without a centroid set; it knows nothing before a trace begins, and its first decision rests on unions alone.",
         "",
         "In brackets: change against JSQ, mean over traces ± half of the 95 % interval (Student's t over traces, each paired with JSQ's same trace).",
         "A trace is a draw of arrivals and of the fit of centroids. Prompts, model and machine are the same in all.",

@@ -166,7 +166,7 @@ class Trace:
         contender = parse_contender(name)
         witness = Witness(contender.policy({}))
         scores = None if contender.centroids is None else self._scores
-        knowledge = Knowledge(self._traffic.population, laws, scores, contender.unions)
+        knowledge = Knowledge(self._traffic.population, laws, scores, contender.unions, contender.learns)
         world = World(
             engines,
             Router(name, witness, knowledge, self._seed),
@@ -197,6 +197,7 @@ class Trace:
             contender.policy({}),
             similarity=None if contender.centroids is None else self._scores,
             unions=contender.unions,
+            learns=contender.learns,
             seed=self._seed,
         ).measures
         return {

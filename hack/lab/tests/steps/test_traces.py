@@ -157,9 +157,10 @@ def test_six_traces_give_verdicts_and_evidence_reads_them(bench):
     assert "over 6 traces" in text
     found = real.changes(bench.figures)
     assert {(one.traces, one.policy) for one in found} == {
-        (6, name) for name in ("band", "MarginalUnion", "MarginalUnion + prior")
+        (6, name)
+        for name in ("band", "MarginalUnion", "MarginalUnion, learned prior", "MarginalUnion, fitted prior")
     }
-    assert len(found) == 2 * 3
+    assert len(found) == 2 * 4
     band = found[0]
     pool = json.loads(bench.figures.read_text())["pools"][0]
     values, base = (np.array(pool["by_trace"][name]["TPOT P50"]) for name in ("ELDR", "JSQ"))
@@ -184,8 +185,8 @@ def test_every_policy_is_seen_to_decide_by_its_rule(requests, engines):
     told = []
     found = one.run(engine, POLICIES, pace, told.append)
     reasons = [found["proofs"][name]["reason"] for name in POLICIES]
-    assert reasons == ["fewest in flight", "band", "union", "union and prior"]
-    assert [found["proofs"][name]["unlike"] > 0 for name in POLICIES] == [False, True, True, True]
+    assert reasons == ["fewest in flight", "band", "union", "union and prior", "union and prior"]
+    assert [found["proofs"][name]["unlike"] > 0 for name in POLICIES] == [False, True, True, True, True]
     tokens = {found["proofs"][name]["tokens"] for name in POLICIES}
     assert len(tokens) == 1
     assert found["policies"]["ELDR"]["active experts"] < found["policies"]["JSQ"]["active experts"]
@@ -208,6 +209,7 @@ def test_a_pool_begins_as_full_as_it_is_to_be(requests, engines):
     [
         ("MarginalUnion", JSQ()),
         ("MarginalUnion:prior=0.23", make_policy("MarginalUnion", prior=0.0)),
+        ("MarginalUnion:learned=0.23", make_policy("MarginalUnion", prior=0.0)),
         ("ELDR", make_policy("MarginalUnion")),
         ("JSQ", make_policy("RoundRobin")),
     ],
