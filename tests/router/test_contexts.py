@@ -4,7 +4,7 @@ import asyncio
 
 from eldr_router.ops.steps import Steps
 from tests.fakes.engines import answer, slow
-from tests.router.conftest import until
+from tests.router.conftest import engines, serving, until
 from tests.router.test_explain import ask
 
 CACHE = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="625"} 1.0\n'
@@ -42,6 +42,21 @@ async def expect_long(router, prompts: int, release) -> None:
     for name in ("d0", "d1"):
         router[name].script.append(slow(release))
     router["p0"].script += [long(6000)] * prompts
+
+
+async def test_a_router_that_starts_asks_all_engines_at_once(tmp_path, monkeypatch):
+    """Until it knows their KV caches, long requests go anywhere."""
+    monkeypatch.setattr("eldr_router.ops.steps._PERIOD", 1e6)
+    async with engines("p0", "d0", "d1") as made:
+        for engine in made[1:]:
+            engine.metrics = text
+        async with serving(made, tmp_path) as router:
+
+            async def known():
+                return {one["kv_tokens"] for one in (await router.state())["decode"]}
+
+            while await known() != {10_000}:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_long_prompt_goes_elsewhere_or_gets_429(start):

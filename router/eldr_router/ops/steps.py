@@ -25,6 +25,8 @@ from eldr_router.state.step_times import default_step_time
 
 _PERIOD = 10.0
 _UNSUPPORTED_PERIOD = 60.0
+_NEW_PERIOD = 0.5
+"""While there are engines that were never asked: until then their KV caches and step times are unknown."""
 _PATIENCE = 5.0
 _MOST_BYTES = 16 << 20
 
@@ -43,8 +45,8 @@ class Steps:
         """Ask for ever."""
         while True:
             await self.step()
-            known = len(self._registry.endpoints(ROLE_DECODE))
-            await asyncio.sleep(_PERIOD / max(1, known))
+            never = not all(self._due.values())
+            await asyncio.sleep(_NEW_PERIOD if never or not self._due else _PERIOD / len(self._due))
 
     async def step(self) -> None:
         """Ask the engine whose turn it is, if any, and learn."""

@@ -1,0 +1,1 @@
+"""Long contexts on real engines."""
