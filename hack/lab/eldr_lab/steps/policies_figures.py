@@ -23,8 +23,8 @@ NAMES = {
     "JSQ": "JSQ",
     "ELDR": "band",
     "MarginalUnion": "MarginalUnion",
-    LEARNED: "MarginalUnion, learned prior",
-    PRIOR: "MarginalUnion, fitted prior",
+    LEARNED: "MarginalUnion + learned prior",
+    PRIOR: "MarginalUnion + prior",
 }
 TIMES = ("TPOT mean", "TPOT P50", "TPOT P99")
 

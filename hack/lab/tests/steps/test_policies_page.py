@@ -67,7 +67,7 @@ def test_changes_are_paired_by_trace_with_students_interval():
     expected = ttest_rel(changes, np.zeros(6)).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((expected.low, expected.high))
     assert one.changes["active experts"] == (0.0, 0.0)
-    assert (one.policy, one.traces) == ("MarginalUnion, fitted prior", 6)
+    assert (one.policy, one.traces) == ("MarginalUnion + prior", 6)
 
 
 def test_verdicts_rest_on_six_traces_and_the_interval_alone():
@@ -91,11 +91,11 @@ def test_a_page_of_few_traces_says_so_and_calls_nothing_shorter(traces):
 def test_the_page_says_what_was_found():
     text = policies_page.page(results(6, learned=2e-3))
     assert "too few" not in text
-    assert "| 4 engines, 17.5 requests/s | MarginalUnion, fitted prior | shorter over 6 traces |" in text
+    assert "| 4 engines, 17.5 requests/s | MarginalUnion + prior | shorter over 6 traces |" in text
     assert "P99 rests on 110 to 115 requests of each trace" in text
     assert "commit abc" in text
     assert "it takes 23.0 ms" in text
-    assert "| MarginalUnion, fitted prior | union and prior | 900 | 120 | 660 | 42000 |" in text
+    assert "| MarginalUnion + prior | union and prior | 900 | 120 | 660 | 42000 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| 4 engines, 17.5 requests/s |")]
     assert [line.split("|")[-2].strip() for line in rows[-2:]] == ["agree", "**apart**"]
     assert (

@@ -158,7 +158,7 @@ def test_six_traces_give_verdicts_and_evidence_reads_them(bench):
     found = real.changes(bench.figures)
     assert {(one.traces, one.policy) for one in found} == {
         (6, name)
-        for name in ("band", "MarginalUnion", "MarginalUnion, learned prior", "MarginalUnion, fitted prior")
+        for name in ("band", "MarginalUnion", "MarginalUnion + learned prior", "MarginalUnion + prior")
     }
     assert len(found) == 2 * 4
     band = found[0]
