@@ -193,10 +193,10 @@ def replace_prompt(asked: Request, *numbers: int) -> Request:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--rounds", "n", type=click.IntRange(2), default=6, help="How many, of four minutes each.")
-@click.option("--rate", type=float, default=3.0, help="Requests per second.")
-@click.option("--share", type=click.FloatRange(0.01, 0.5), default=0.06, help="Of long prompts.")
+@click.option("--rate", type=float, default=2.0, help="Requests per second.")
+@click.option("--share", type=click.FloatRange(0.01, 0.5), default=0.08, help="Of long prompts.")
 @click.option(
-    "--blocks", type=click.IntRange(64), default=96, help="KV cache of a decode engine, 32 tokens each."
+    "--blocks", type=click.IntRange(64), default=80, help="KV cache of a decode engine, 32 tokens each."
 )
 @click.option("--seed", default=SEED, help="Of the first round.")
 @click.option("--again", is_flag=True, help="Write the page from the last figures.")
