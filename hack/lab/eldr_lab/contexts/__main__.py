@@ -196,7 +196,7 @@ def replace_prompt(asked: Request, *numbers: int) -> Request:
 @click.option("--rate", type=float, default=2.0, help="Requests per second.")
 @click.option("--share", type=click.FloatRange(0.01, 0.5), default=0.08, help="Of long prompts.")
 @click.option(
-    "--blocks", type=click.IntRange(64), default=80, help="KV cache of a decode engine, 32 tokens each."
+    "--blocks", type=click.IntRange(64), default=68, help="KV cache of a decode engine, 32 tokens each."
 )
 @click.option("--seed", default=SEED, help="Of the first round.")
 @click.option("--again", is_flag=True, help="Write the page from the last figures.")
