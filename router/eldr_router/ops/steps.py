@@ -88,7 +88,8 @@ class Steps:
             endpoint.cache = read_cache(answer.body)
             (held,) = self._registry.held([endpoint])
             answers = read_answers(answer.body)
-            self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held)
+            now = self._pool.loop.time()
+            self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held, now)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

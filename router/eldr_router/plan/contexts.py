@@ -7,6 +7,7 @@ begun, prompts that share their beginning, windows. So a wrong expectation heals
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ _LEAST, _MOST = 0.01, 2.0
 """Of what engines hold against what is expected: with one shared beginning, hundreds of prompts hold hardly more than one."""
 _DOUBT = 0.5
 """So much of a KV cache counts as held as expected, beside what was heard: a request that was not pulled yet says little."""
+_DEVIATIONS = 2.0
+"""Standard deviations of what answers hold for which there is room."""
+_WAIT_SECONDS = 1.0
+"""So long a request may wait at an engine for others to end: a client that gets 429 comes back no sooner, and needs another prefill."""
 _SIZES = 32
 _KEEP_SECONDS = 3.0
 """After a 429 its client comes back in a second, and needs another prefill."""
@@ -71,10 +76,11 @@ class Contexts:
     """What is expected of requests."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Answers] = {}
+        self._told: dict[str, tuple[Answers, float]] = {}
+        self._ended: dict[str, float] = {}  # requests per second
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
-        self._size = 0.0
+        self._size = self._answer = 0.0
         self._kept: Kept | None = None
 
     @property
@@ -88,6 +94,21 @@ class Contexts:
         if not self._expected:
             return 1.0
         return min(_MOST, max(_LEAST, (self._used + self._doubt) / (self._expected + self._doubt)))
+
+    def _at_once(self, sequences: int) -> float:
+        """Return what so many sequences may hold at a time, for each token that they are expected to hold in the end.
+
+        In the mean that is the factor. But as far as it is below 1 because answers have only begun, few sequences hold more than
+        the mean by chance: each answer is anywhere between its begin and its end, so that what n of them hold deviates
+        by 1 / sqrt(3 n) of its mean.
+        """
+        factor = self.factor
+        begun = min(1.0 - factor, 0.5 * self._answer / self._size) if self._size else 0.0
+        return factor + max(0.0, begun) * min(1.0, _DEVIATIONS / math.sqrt(3.0 * max(1, sequences)))
+
+    def _freed_soon(self, engine: str) -> float:
+        """Return the tokens that requests which end free on an engine while another one may wait."""
+        return _WAIT_SECONDS * self._ended.get(engine, 0.0) * self._size
 
     def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
         """Return what a request is expected to hold: of a prompt that nobody has told, what requests hold in the mean.
@@ -107,9 +128,13 @@ class Contexts:
         if self._kept is not None and context.size >= self._kept.size:
             self._kept = None
         if context.prompt:
-            self._size += (context.size - self._size) / _SIZES if self._size else context.size
+            weight = 1.0 / _SIZES if self._size else 1.0
+            self._size += weight * (context.size - self._size)
+            self._answer += weight * (context.size - context.prompt - self._answer)
 
-    def heard(self, engine: str, answers: Answers | None, cache: Cache | None, expected: int) -> None:
+    def heard(
+        self, engine: str, answers: Answers | None, cache: Cache | None, expected: int, now: float
+    ) -> None:
         """Take what an engine says, while so many tokens are expected on it."""
         if cache is not None and cache.used is not None and expected:
             self._doubt = _DOUBT * cache.tokens
@@ -117,9 +142,11 @@ class Contexts:
             self._expected = _KEPT * self._expected + expected
         if answers is None:
             return
-        before = self._told.get(engine)
-        self._told[engine] = answers
-        if before is not None and answers.tokens >= before.tokens and answers.requests > before.requests:
+        before, since = self._told.get(engine, (answers, now))
+        self._told[engine] = answers, now
+        if now > since:
+            self._ended[engine] = max(0.0, answers.requests - before.requests) / (now - since)
+        if answers.tokens >= before.tokens and answers.requests > before.requests:
             self._tokens = _KEPT * self._tokens + answers.tokens - before.tokens
             self._requests = _KEPT * self._requests + answers.requests - before.requests
 
@@ -127,13 +154,14 @@ class Contexts:
         """Forget engines that are gone."""
         for engine in self._told.keys() - set(engines):
             del self._told[engine]
+            self._ended.pop(engine, None)
 
     def all_have_room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> bool:
         """Tell whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""
         if self._kept is not None:
             return False
         prompt, size = context
-        needed, share = size if prompt else 0, _FULL / self.factor
+        needed, share = size if prompt else 0, _FULL / max(1.0, self.factor)
         for cache, tokens in zip(caches, held, strict=True):  # a loop costs half as much as all() here
             if cache is not None and (needed > share * cache[0] - tokens or prompt >= cache[1]):
                 return False
@@ -145,8 +173,9 @@ class Contexts:
         engines: Sequence[str],
         caches: Sequence[Cache | None],
         held: Sequence[int],
-        now: float,
+        loads: Sequence[int],
         *,
+        now: float,
         keep: bool = True,
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
@@ -155,6 +184,11 @@ class Contexts:
         requests for a moment: else these would take what is freed, for ever. Before a prefill, of size 0, that does not count:
         it may be the long one that comes again. Without ``keep`` a refusal has no such consequence.
 
+        Parameters
+        ----------
+        held, loads : sequence of int
+            Tokens that each engine's sequences are expected to hold in the end, and how many sequences these are.
+
         Raises
         ------
         RouterError
@@ -162,19 +196,20 @@ class Contexts:
         """
         prompt, size = context
         needed = size if prompt else 0
-        share = _FULL / self.factor
         kept = self.kept(now)
         free: list[tuple[float, str]] = []
         room: list[int] = []
-        for at, (cache, tokens) in enumerate(zip(caches, held, strict=True)):
+        for at, (cache, tokens, load) in enumerate(zip(caches, held, loads, strict=True)):
             if cache is None:
                 room.append(at)
             elif prompt < cache.largest:
-                most = share * cache.tokens - tokens
+                most = _FULL / self._at_once(load) * cache.tokens - tokens
                 free.append((most, engines[at]))
                 if kept is not None and kept.engine == engines[at] and 0 < size < kept.size:
                     most -= kept.size
                     tokens = kept.size  # noqa: PLW2901 - as if it were there
+                elif needed <= (soon := self._freed_soon(engines[at])):
+                    most += soon
                 if needed <= most or not tokens:
                     room.append(at)
         if room:

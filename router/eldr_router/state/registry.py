@@ -198,7 +198,8 @@ class Registry:
         if self.contexts.all_have_room(context, caches, held):
             return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
-        room = self.contexts.room(context, names, caches, held, self._clock(), keep=keep)
+        loads = self.totals(endpoints)
+        room = self.contexts.room(context, names, caches, held, loads, now=self._clock(), keep=keep)
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:

@@ -73,11 +73,11 @@ def test_a_request_counts_with_an_answer_of_the_usual_length_and_its_own_limit_a
     assert contexts.of(1000, None, 1) == Context(1000, 1256)
     assert contexts.of(1000, 16, 2) == Context(1000, 1032)
     for tokens in range(0, 40_000, 1000):  # ten answers of a hundred tokens, again and again
-        contexts.heard("d0", Answers(tokens, tokens // 100), None, 0)
+        contexts.heard("d0", Answers(tokens, tokens // 100), None, 0, 0.0)
     assert contexts.of(1000, None, 1).size == pytest.approx(1100, abs=5)
     assert contexts.of(1000, 16, 1).size == 1016
-    contexts.heard("d0", Answers(0, 0), None, 0)  # it has started anew
-    contexts.heard("d0", Answers(1000, 10), None, 0)
+    contexts.heard("d0", Answers(0, 0), None, 0, 0.0)  # it has started anew
+    contexts.heard("d0", Answers(1000, 10), None, 0, 0.0)
     assert contexts.usual == pytest.approx(100, abs=5)
 
 
@@ -88,10 +88,10 @@ def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
     assert contexts.of(0, 16, 2) == Context(0, 2400)
 
 
-def room(contexts, size, *held, now=0.0, cache=SMALL):
+def room(contexts, size, *held, now=0.0, cache=SMALL, load=50):
     names, caches, context = [f"d{at}" for at in range(len(held))], [cache] * len(held), Context(size, size)
     quickly = contexts.all_have_room(context, caches, held)
-    found = contexts.room(context, names, caches, held, now)
+    found = contexts.room(context, names, caches, held, [load] * len(held), now=now)
     assert not quickly or len(found) == len(held)
     return found
 
@@ -100,9 +100,9 @@ def test_a_request_goes_where_its_tokens_fit():
     contexts = Contexts()
     assert room(contexts, 4000, 0, 5000, 6000) == [0, 1]
     assert room(contexts, 9999, 0, 1) == [0], "an empty engine takes whatever it can hold"
-    assert contexts.room(Context(4000, 4000), ["d0", "d1"], [None, SMALL], [10**9, 9000], 0.0) == [0], (
-        "nothing is known of one"
-    )
+    assert contexts.room(
+        Context(4000, 4000), ["d0", "d1"], [None, SMALL], [10**9, 9000], [9, 9], now=0.0
+    ) == [0], "nothing is known of one"
     with pytest.raises(
         RouterError, match=r"about 4000 tokens of KV, .* room for more than 3500; retry later"
     ) as full:
@@ -113,13 +113,13 @@ def test_a_request_goes_where_its_tokens_fit():
     ) as never:
         room(contexts, 10_000, 0, 0)
     assert (never.value.status, never.value.retry_after) == (400, None), "to try again brings nothing"
-    assert contexts.room(Context(10_000, 10_000), ["d0", "d1"], [SMALL, None], [0, 0], 0.0) == [1]
+    assert contexts.room(Context(10_000, 10_000), ["d0", "d1"], [SMALL, None], [0, 0], [0, 0], now=0.0) == [1]
 
 
 def test_before_a_prefill_only_full_caches_refuse():
     contexts = Contexts()
     assert room(contexts, 0, 9000, 9600) == [0]
-    assert contexts.room(Context(0, 6000), ["d0"], [SMALL], [9000], 0.0) == [0], (
+    assert contexts.room(Context(0, 6000), ["d0"], [SMALL], [9000], [9], now=0.0) == [0], (
         "nobody knows that it is long"
     )
     with pytest.raises(RouterError, match="KV caches of all decode engines are full; retry later"):
@@ -147,19 +147,56 @@ def test_after_a_refusal_an_engine_is_kept_for_the_long_one():
     assert contexts.kept(2.0) is None
 
 
+def test_few_requests_may_hold_more_than_the_mean_at_a_time():
+    """Answers that have only begun hold little, but of ten requests most may be near their end at once."""
+    contexts = Contexts()
+    contexts.placed(Context(100, 1000))
+    for _ in range(50):
+        contexts.heard("d0", None, Cache(10_000, 10_000, used=0.6), 10_000, 0.0)
+    assert contexts.factor == pytest.approx(0.62, abs=0.01)
+    assert room(contexts, 500, 12_500, load=200) == [0], "many hold the mean"
+    with pytest.raises(RouterError, match="about 500 tokens"):
+        room(contexts, 500, 12_500, load=8)
+    assert room(contexts, 500, 11_500, load=8) == [0]
+    with pytest.raises(RouterError, match="about 500 tokens"):
+        room(contexts, 500, 9_100, load=1)
+
+
+def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one_does_not():
+    """Who gets 429 comes back a second later, needs another prefill, and meanwhile others take what was freed."""
+    contexts = Contexts()
+    contexts.placed(Context(800, 1000))
+    for now in (0.0, 10.0):
+        contexts.heard("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
+    assert room(contexts, 1000, 9400) == [0], "two a second end, of 1000 tokens each"
+    with pytest.raises(RouterError, match="about 1000 tokens"):
+        room(contexts, 1000, 10_600)
+    contexts = Contexts()
+    contexts.placed(Context(800, 1000))
+    for now in (0.0, 10.0):
+        contexts.heard("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
+    with pytest.raises(RouterError, match="about 3000 tokens"):
+        room(contexts, 3000, 7000)
+    assert contexts.kept(0.0) is not None
+    with pytest.raises(RouterError, match="about 1000 tokens"):
+        room(contexts, 1000, 8000)
+    contexts.retain([])
+    assert room(Contexts(), 0, 9000) == [0]
+
+
 def test_what_engines_hold_corrects_what_is_expected():
     contexts = Contexts()
     shared = Cache(10_000, 10_000, used=0.5)
-    contexts.heard("d0", None, SMALL, 9000)
+    contexts.heard("d0", None, SMALL, 9000, 0.0)
     assert contexts.factor == 1.0, "it does not tell what is in use"
-    contexts.heard("d0", None, Cache(10_000, 10_000, used=0.0), 5000)
+    contexts.heard("d0", None, Cache(10_000, 10_000, used=0.0), 5000, 0.0)
     assert contexts.factor == 0.5, "what was not pulled yet says little"
     for _ in range(50):  # fifty requests that share nearly all of a prompt of 4000 tokens
-        contexts.heard("d0", None, shared, 200_000)
+        contexts.heard("d0", None, shared, 200_000, 0.0)
     assert contexts.factor == pytest.approx(0.027, abs=0.001)
     assert room(contexts, 4000, 200_000) == [0], "a wrong expectation keeps nobody out"
     for _ in range(50):
-        contexts.heard("d0", None, Cache(10_000, 10_000, used=1.0), 1000)
+        contexts.heard("d0", None, Cache(10_000, 10_000, used=1.0), 1000, 0.0)
     assert contexts.factor == 2.0, "there is an end to what others may hold"
     assert room(contexts, 4000, 0) == [0]
 

@@ -97,7 +97,9 @@ class KvRouter(Router):
         context = self.contexts.of(prompt, None, 1)
         if self._refuses:
             now = now if self._keeps else math.inf  # nothing is kept for so long
-            self._room = self.contexts.room(context, self._workers, self._caches, self.expected, now)
+            self._room = self.contexts.room(
+                context, self._workers, self._caches, self.expected, self._own, now=now
+            )
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
         self.contexts.placed(context)
@@ -109,9 +111,9 @@ class KvRouter(Router):
         self.ended(placement)
         self.expected[placement.worker] -= size
 
-    def hear(self, engine: int, cache: Cache, answers: Answers) -> None:
+    def hear(self, engine: int, cache: Cache, answers: Answers, now: float) -> None:
         """Take what an engine says."""
-        self.contexts.heard(f"d{engine}", answers, cache, self.expected[engine])
+        self.contexts.heard(f"d{engine}", answers, cache, self.expected[engine], now)
 
     def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
         slots, workers, step_times = super()._pool(now)
@@ -194,7 +196,7 @@ class _Simulation:
     def _poll(self, worker: int, now: float) -> None:
         engine = self._engines[worker]
         cache = Cache(engine.capacity, engine.capacity, engine.held / engine.capacity)
-        self._router.hear(worker, cache, Answers(engine.generated, engine.finished))
+        self._router.hear(worker, cache, Answers(engine.generated, engine.finished), now)
         self._at(now + _POLL, partial(self._poll, worker))
 
     def _place(self, number: int, now: float) -> None:
