@@ -21,7 +21,6 @@ _NONE = ""
 _BESIDE = (
     ("[A prior that waits for no fit](benchmarks/prior.md)", "the prior that routers learn, beside a fitted one and none; written by `make -C hack/lab bench-prior`"),
     ("[Long contexts](benchmarks/contexts.md)", "prompts of 1k and 64k where KV caches may be full: preemptions, refusals, times; written by `make -C hack/lab bench-contexts`"),
-    ("[Long contexts on real engines](benchmarks/contexts-engines.md)", "the same with three vLLM engines on CPUs; written by `make -C hack/lab bench-contexts-engines`"),
 )  # fmt: skip
 
 
