@@ -106,9 +106,12 @@ class Contexts:
         begun = min(1.0 - factor, 0.5 * self._answer / self._size) if self._size else 0.0
         return factor + max(0.0, begun) * min(1.0, _DEVIATIONS / math.sqrt(3.0 * max(1, sequences)))
 
-    def _freed_soon(self, engine: str) -> float:
-        """Return the tokens that requests which end free on an engine while another one may wait."""
-        return _WAIT_SECONDS * self._ended.get(engine, 0.0) * self._size
+    def _freed_soon(self, engine: str, needed: int) -> float:
+        """Return the tokens for a request of a size that others free on an engine while it may wait.
+
+        Each that ends makes room for one like it, or for a smaller one. What long ones free is not counted on: they end seldom.
+        """
+        return _WAIT_SECONDS * self._ended.get(engine, 0.0) * min(needed or self._size, self._size)
 
     def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
         """Return what a request is expected to hold: of a prompt that nobody has told, what requests hold in the mean.
@@ -208,7 +211,7 @@ class Contexts:
                 if kept is not None and kept.engine == engines[at] and 0 < size < kept.size:
                     most -= kept.size
                     tokens = kept.size  # noqa: PLW2901 - as if it were there
-                elif needed <= (soon := self._freed_soon(engines[at])):
+                elif needed <= (soon := self._freed_soon(engines[at], needed)):
                     most += soon
                 if needed <= most or not tokens:
                     room.append(at)

@@ -102,7 +102,7 @@ CASES = (
     *(Case(670_000, 0.2, rate) for rate in (14.0, 20.0, 26.0, 30.0)),
     *(Case(670_000, 0.02, rate) for rate in (40.0, 60.0)),
     Case(670_000, 0.0, 60.0),
-    Case(28_000, 0.0, 40.0),
+    *(Case(28_000, 0.0, rate) for rate in (24.0, 28.0)),
 )
 """A card of 80 GB has room for 112,000 tokens beside the model's weights, one of 141 GB for 670,000; 28,000 are full of short requests."""
 Figures = dict[str, dict[str, dict[str, dict[str, float]]]]

@@ -21,9 +21,11 @@ _COLUMNS = (
     ("P99", "latency_p99", 1.0, ".1f"),
 )
 _READING = (
-    "Where KV caches fill up, a policy that counts preempts nobody, and short requests no longer wait behind long ones. Where a pool is nearly full "
-    "(30/s), long ones come again for longer than they waited before: a cache that is full has to refuse somebody. Keeping an engine for a long one makes no clear "
-    "difference here. It is for a pool that short requests fill: there a long one waits for seconds instead of until they stop (`hack/lab/tests/pool/test_kv.py`). "
+    "Where KV caches fill up, a policy that counts preempts hardly anybody, and short requests no longer wait behind long ones. Where a pool is nearly full "
+    "(670k, 30/s), a cache has to refuse somebody: a tenth of the requests come again, short ones wait seconds, and long ones about as long as before. "
+    "Short requests alone (28k) are refused by nobody while the pool keeps up (24/s): they wait a moment at an engine. Where it does not (28/s), some get 429, and "
+    "wait longer than in an engine's queue. Keeping an engine for a long one makes no clear difference here. It is for a pool that short requests "
+    "fill: there a long one waits for seconds instead of until they stop (`hack/lab/tests/pool/test_kv.py`). "
     "A term for context shortens the mean, and lengthens P99 where few requests are long."
 )
 _CHANGES = ("tpot_mean", "tpot_p50", "tpot_p99", "latency_p50", "latency_p99")
@@ -39,7 +41,7 @@ def page(found: Sequence[Case]) -> str:
     )
     model = (
         "Steps take what [Qwen3-30B on an MI300X](../evidence/step-times.md) takes, with what a request costs there charged by its context: 30 ns "
-        "a token. A KV cache holds 112,000 tokens (the model on a card of 80 GB) or 670,000 (141 GB). As vLLM does, engines let in who fits, first "
+        "a token. A KV cache holds 112,000 tokens (the model on a card of 80 GB), 670,000 (141 GB), or 28,000. As vLLM does, engines let in who fits, first "
         "come first served, preempt who came last, and compute its tokens again (20 us each). A request that a router refuses comes "
         "again after a second. Prompts take no time."
     )
