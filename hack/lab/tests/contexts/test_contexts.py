@@ -1,4 +1,4 @@
-"""Long contexts before simulated engines: what is sent, what is proven, what is told. Real ones take ten minutes."""
+"""Long contexts before simulated engines: what is sent, what is proven, what is told. Real ones take half an hour."""
 
 import contextlib
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def engines():
 def requests(n=12, every=4):
     """Requests that come at once, every fourth of them a long one."""
     return [
-        Request(0.0, numbered([7] * (500 if not at % every else 40), 0, 0, at), 40, not at % every)
+        Request(0.0, numbered([7] * (500 if not at % every else 40), 0, 0, at), 120, not at % every)
         for at in range(n)
     ]
 
