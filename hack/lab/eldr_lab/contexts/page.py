@@ -40,7 +40,7 @@ def page(found: Mapping[str, Any]) -> str:
     words = (
         "*requests only*: the router is not told what KV caches hold, so load is the number of requests, and any engine may have any request. *default*: `MarginalUnion` "
         "with a learned prior. A client that gets 429 comes again after a second; its wait counts. Each run proves its row: the policy in effect, what the router knew of KV "
-        "caches, placements by the policy's rule (95 % at least, as prefill engines answer without a signature now and then), every answer in full, refusals as clients counted them."
+        "caches, every answer in full, refusals as clients counted them. 95 % of its placements at least follow the rule: a prefill engine answers without a signature now and then."
     )
     return (
         "\n\n".join(
