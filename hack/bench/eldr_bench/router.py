@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import uvloop
 
@@ -36,6 +37,7 @@ from eldr_bench.mocks import EXPERTS, INTERVAL, LAYERS
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
 
+T = TypeVar("T")
 PEER_ENVIRONMENT = Path(__file__).parents[1] / "vllm_router"
 INSTALL = Path(__file__).parents[2] / "apart", PEER_ENVIRONMENT
 ROUNDS = 12
@@ -81,8 +83,8 @@ async def per_chunk(candidate: Candidate) -> float:
     return spent * 1e6 / chunks
 
 
-def in_turn(candidates: Sequence[Candidate], turn: int) -> Sequence[Candidate]:
-    """Return routers in the order of a round: each comes first now and then."""
+def in_turn(candidates: Sequence[T], turn: int) -> Sequence[T]:
+    """Return what is compared in the order of a round: each comes first now and then."""
     first = turn % len(candidates)
     return *candidates[first:], *candidates[:first]
 

@@ -45,8 +45,8 @@ class Steps:
         """Ask for ever."""
         while True:
             await self.step()
-            never = not all(self._due.values())
-            await asyncio.sleep(_NEW_PERIOD if never or not self._due else _PERIOD / len(self._due))
+            all_told = self._due and all(self._due.values())
+            await asyncio.sleep(_PERIOD / len(self._due) if all_told else _NEW_PERIOD)
 
     async def step(self) -> None:
         """Ask the engine whose turn it is, if any, and learn."""
@@ -81,6 +81,7 @@ class Steps:
                 )
         except (ConnectError, BrokenError, TimeoutError):
             return True
+        now = self._pool.loop.time()
         if answer.status == 200:
             endpoint.untested = read_untested(answer.body)
             endpoint.counting = read_counting(answer.body)
@@ -88,12 +89,10 @@ class Steps:
             endpoint.cache = read_cache(answer.body)
             (held,) = self._registry.held([endpoint])
             answers = read_answers(answer.body)
-            now = self._pool.loop.time()
             self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held, now)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False
-        now = self._pool.loop.time()
         self._locality.step_times.heard(endpoint.name, sums, now)
         if (steps := read_steps(answer.body, sums)) is not None:
             self._locality.savings.heard(endpoint.name, steps, now)

@@ -57,6 +57,14 @@ class Answers(NamedTuple):
     requests: float
 
 
+class _Told(NamedTuple):
+    """What an engine has told last, when (monotonic seconds), and how many requests end there per second."""
+
+    answers: Answers
+    at: float
+    rate: float = 0.0
+
+
 class Context(NamedTuple):
     """What a request holds: tokens of its prompts, 0 where nobody has told, and what it is expected to hold in the end."""
 
@@ -76,8 +84,7 @@ class Contexts:
     """What is expected of requests."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[Answers, float]] = {}
-        self._ended: dict[str, float] = {}  # requests per second
+        self._told: dict[str, _Told] = {}
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = self._answer = 0.0
@@ -111,7 +118,8 @@ class Contexts:
 
         Each that ends makes room for one like it, or for a smaller one. What long ones free is not counted on: they end seldom.
         """
-        return _WAIT_SECONDS * self._ended.get(engine, 0.0) * min(needed or self._size, self._size)
+        told = self._told.get(engine)
+        return _WAIT_SECONDS * told.rate * min(needed or self._size, self._size) if told else 0.0
 
     def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
         """Return what a request is expected to hold: of a prompt that nobody has told, what requests hold in the mean.
@@ -145,10 +153,10 @@ class Contexts:
             self._expected = _KEPT * self._expected + expected
         if answers is None:
             return
-        before, since = self._told.get(engine, (answers, now))
-        self._told[engine] = answers, now
+        before, since, rate = self._told.get(engine, _Told(answers, now))
         if now > since:
-            self._ended[engine] = max(0.0, answers.requests - before.requests) / (now - since)
+            rate = max(0.0, answers.requests - before.requests) / (now - since)
+        self._told[engine] = _Told(answers, now, rate)
         if answers.tokens >= before.tokens and answers.requests > before.requests:
             self._tokens = _KEPT * self._tokens + answers.tokens - before.tokens
             self._requests = _KEPT * self._requests + answers.requests - before.requests
@@ -157,7 +165,6 @@ class Contexts:
         """Forget engines that are gone."""
         for engine in self._told.keys() - set(engines):
             del self._told[engine]
-            self._ended.pop(engine, None)
 
     def all_have_room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> bool:
         """Tell whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""

@@ -164,24 +164,29 @@ def test_few_requests_may_hold_more_than_the_mean_at_a_time():
 
 def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one_does_not():
     """Who gets 429 comes back a second later, needs another prefill, and meanwhile others take what was freed."""
-    contexts = Contexts()
-    contexts.placed(Context(800, 1000))
-    for now in (0.0, 10.0):
-        contexts.heard("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
+
+    def busy():
+        contexts = Contexts()
+        contexts.placed(Context(800, 1000))
+        for now in (0.0, 10.0):
+            contexts.heard("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
+        return contexts
+
+    contexts = busy()
     assert room(contexts, 1000, 9400) == [0], "two a second end, of 1000 tokens each"
     with pytest.raises(RouterError, match="about 1000 tokens"):
         room(contexts, 1000, 10_600)
-    contexts = Contexts()
-    contexts.placed(Context(800, 1000))
-    for now in (0.0, 10.0):
-        contexts.heard("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
+    contexts = busy()
     with pytest.raises(RouterError, match="about 3000 tokens"):
         room(contexts, 3000, 7000)
     assert contexts.kept(0.0) is not None
     with pytest.raises(RouterError, match="about 1000 tokens"):
         room(contexts, 1000, 8000)
-    contexts.retain([])
     assert room(Contexts(), 0, 9000) == [0]
+    contexts = busy()
+    contexts.retain([])
+    with pytest.raises(RouterError, match="about 1000 tokens"):
+        room(contexts, 1000, 9400)
 
 
 def test_what_engines_hold_corrects_what_is_expected():

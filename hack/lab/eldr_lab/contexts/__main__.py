@@ -26,8 +26,11 @@ from eldr.contract import POLICY_MARGINAL
 from eldr.engine.install import copy
 from eldr_bench.machine import ROOT, cpu_model, revision, vllm_environment
 from eldr_bench.proof import Unproven, require
+from eldr_bench.router import in_turn
+from eldr_demo.answers import AnswerError
 from eldr_lab.contexts import page, unaware
-from eldr_lab.contexts.traffic import AnswerError, Request, Served, draw, numbered, play
+from eldr_lab.contexts.quantities import quantities, rounded
+from eldr_lab.contexts.traffic import Request, Served, draw, numbered, play
 from eldr_tiny_moe import corpus
 from tests.support.processes import wait_for
 from tests.support.router import Router, router
@@ -96,7 +99,11 @@ def run(
     under = () if policy.knows else (sys.executable, unaware.__file__)
     urls = {engine.name: engine.url for engine in made}
     decode = made[1:]
-    before = sum(engine.metric("vllm:num_preemptions_total") for engine in decode)
+
+    def preempted() -> float:
+        return sum(engine.metric("vllm:num_preemptions_total") for engine in decode)
+
+    before = preempted()
     with router(folder, urls, model=NAME, policy=policy.name, lease_seconds=300, under=under) as started:
         tokens = decode[0].setup.blocks * BLOCK
 
@@ -110,7 +117,7 @@ def run(
         except AnswerError as error:
             raise Unproven(f"{policy}: {error}") from None
         _prove(policy, started, served, known())
-    return served, sum(engine.metric("vllm:num_preemptions_total") for engine in decode) - before
+    return served, preempted() - before
 
 
 def _prove(policy: Policy, started: Router, served: Sequence[Served], known: Sequence[Any]) -> None:
@@ -140,18 +147,8 @@ def measured(requests: Sequence[Request], served: Sequence[Served], preemptions:
     latency = np.array([got.last for _, got in counted])
     tpot = (latency - first) / np.array([asked.tokens - 1 for asked, _ in counted])
     refused = np.array([got.refusals > 0 for _, got in counted])
-    found = {
-        "preemptions": 1000 * preemptions / len(served),
-        "refused": 1000 * float(refused.mean()),
-        "tpot_mean": float(tpot.mean()),
-        "short_p50": float(np.median(first[~is_long])),
-        "short_p99": float(np.percentile(first[~is_long], 99)),
-        "long_p50": float(np.median(first[is_long])),
-        "long_p99": float(np.percentile(first[is_long], 99)),
-    }
-    for name, values in (("tpot", tpot), ("latency", latency)):
-        found[f"{name}_p50"], found[f"{name}_p99"] = np.percentile(values, (50, 99)).tolist()
-    return {name: float(f"{value:.5g}") for name, value in found.items()}
+    of_all = {"preemptions": 1000 * preemptions / len(served), "refused": 1000 * float(refused.mean())}
+    return rounded(of_all | quantities(tpot, first, latency, is_long))
 
 
 def rounds(
@@ -178,20 +175,16 @@ def rounds(
             seed=seed,
         )
         found = {}
-        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+        for name in in_turn(names, turn):
+            which = names.index(name)
             own = [
-                replace_prompt(asked, turn, names.index(name), number)
+                asked._replace(prompt=numbered(asked.prompt, turn, which, number))
                 for number, asked in enumerate(requests)
             ]
-            served, preemptions = run(POLICIES[name], own, made, folder / f"{turn}-{names.index(name)}")
+            served, preemptions = run(POLICIES[name], own, made, folder / f"{turn}-{which}")
             found[name] = measured(own, served, preemptions)
             click.echo(f"round {turn}, {name}: {found[name]}", err=True)
         yield {name: found[name] for name in names}
-
-
-def replace_prompt(asked: Request, *numbers: int) -> Request:
-    """Return a request whose prompt no engine has seen."""
-    return asked._replace(prompt=numbered(asked.prompt, *numbers))
 
 
 @click.command(context_settings={"show_default": True})

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from eldr_lab.contexts.traffic import LONG, LONGEST, SHORT, SHORTEST
-from eldr_lab.evidence.intervals import interval
+from eldr_lab.evidence.intervals import changes, interval
 from eldr_lab.evidence.markdown import section, table
+from tests.vllm.engines import BLOCK
 
 PLAIN, DEFAULT = "JSQ, requests only", "default, requests only"
 _COLUMNS = (
@@ -31,7 +32,7 @@ def page(found: Mapping[str, Any]) -> str:
     opening = (
         f"Part of the [evidence](../evidence.md). `make -C hack/lab bench-contexts-engines` on {found['date']}, {found['commit']}, {found['machine']}. "
         f"One prefill and two decode engines (vLLM on the CPU, the small trained model, the plug-in) behind our router, all on two cores. Prompts of about {SHORT} tokens, "
-        f"{100 * found['share']:g} % of about {LONG}; answers of {SHORTEST} to {LONGEST} tokens; {found['rate']:g} requests/s, a Poisson process; decode KV caches of {32 * found['blocks']} tokens."
+        f"{100 * found['share']:g} % of about {LONG}; answers of {SHORTEST} to {LONGEST} tokens; {found['rate']:g} requests/s, a Poisson process; decode KV caches of {BLOCK * found['blocks']} tokens."
     )
     how = (
         f"{len(runs)} rounds of {found['seconds']:g} s after a warm-up, seeds {found['seeds'][0]} to {found['seeds'][-1]}. In a round, all policies get the same requests, one policy after the "
@@ -74,11 +75,9 @@ def _changes(runs: Any, base: str) -> str:
     for name in runs[0]:
         if name == base:
             continue
-        changes = [
-            interval([100 * (one[name][what] / one[base][what] - 1) for one in runs]) for what in _CHANGES
-        ]
+        told = [changes(*([one[which][what] for one in runs] for which in (name, base))) for what in _CHANGES]
         fewer = interval([one[name]["preemptions"] - one[base]["preemptions"] for one in runs])
-        rows.append((name, str(fewer), *map(str, changes)))
+        rows.append((name, str(fewer), *map(str, told)))
     head = (
         *("policy", "preemptions / 1000", "TPOT mean, %", "P50", "P99"),
         *("first token P99, short, %", "long, %", "latency P50, %", "P99"),

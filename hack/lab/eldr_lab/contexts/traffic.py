@@ -12,6 +12,7 @@ import numpy as np
 
 from eldr.clients import UNBOUNDED
 from eldr.simulate.workload import poisson
+from eldr_demo.answers import AnswerError
 from eldr_tiny_moe.corpus import Prompts
 
 SHORT, LONG, SPREAD = 64, 1400, 0.1
@@ -22,10 +23,6 @@ _FIRST_ID, _IDS = 300, 97
 """Token ids that number a prompt: any will do."""
 _RETRY_SECONDS = 1.0
 _TIMEOUT = httpx.Timeout(240.0)
-
-
-class AnswerError(Exception):
-    """An answer that is none."""
 
 
 class Request(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eldr_lab.evidence.balance_study import BATCHES, FIGURES, LEAST, MODELS, RATIOS
-from eldr_lab.evidence.intervals import Interval, interval
+from eldr_lab.evidence.intervals import Interval, changes, interval
 from eldr_lab.evidence.layouts import ACTIVATIONS, IN_ORDER
 
 NONE, VLLM = "none, tokens", "tokens, tokens"
@@ -39,7 +39,7 @@ def by_layout(found: Found) -> dict[tuple[str, int, int], list[Mapping[str, floa
 
 def layout_change(seeds: Sequence[Mapping[str, float]], layout: str) -> Interval:
     """Return by how much a layout changes the fullest rank's experts against those in order, percent."""
-    return interval([100 * (one[layout] / one[IN_ORDER] - 1) for one in seeds])
+    return changes([one[layout] for one in seeds], [one[IN_ORDER] for one in seeds])
 
 
 def layout_time(name: str, batch: int, seeds: Sequence[Mapping[str, float]], lookup: float) -> Interval:
@@ -47,7 +47,7 @@ def layout_time(name: str, batch: int, seeds: Sequence[Mapping[str, float]], loo
     model = MODELS[name]
     moved = [model.law.seconds(batch, one[ACTIVATIONS]) + model.layers * lookup for one in seeds]
     stayed = [model.law.seconds(batch, one[IN_ORDER]) for one in seeds]
-    return interval([100 * (a / b - 1) for a, b in zip(moved, stayed, strict=True)])
+    return changes(moved, stayed)
 
 
 class Fullest:
@@ -70,8 +70,7 @@ class Fullest:
 
     def change(self, name: str, batch: int, ratio: float, one: str, other: str) -> Interval:
         """Return the change of experts, percent."""
-        pairs = zip(self.values(name, batch, ratio, one), self.values(name, batch, ratio, other), strict=True)
-        return interval([100 * (a / b - 1) for a, b in pairs])
+        return changes(self.values(name, batch, ratio, one), self.values(name, batch, ratio, other))
 
     def saved(self, name: str, batch: int, ratio: float, one: str, other: str) -> Interval:
         """Return what a layer takes less, microseconds, whatever the choice costs."""
@@ -90,7 +89,7 @@ class Fullest:
     ) -> Interval:
         """Return the change of a step's time, percent."""
         both = (self.times(name, batch, ratio, choice, exchange) for choice in (one, other))
-        return interval([100 * (a / b - 1) for a, b in zip(*both, strict=True)])
+        return changes(*both)
 
     def served(self, name: str, ratio: float, one: str, other: str) -> Interval:
         """Return by how much more requests one choice serves within the same time of a step, at most: percent."""

@@ -36,6 +36,11 @@ class Interval(NamedTuple):
         return text if math.isnan(self.half) else f"{text} ±{format(self.half, half)}"
 
 
+def changes(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Return the interval of relative differences, percent; values are paired by seed."""
+    return interval([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
+
+
 def interval(values: Sequence[float]) -> Interval:
     """Return the interval of one value per seed."""
     return Interval(float(np.mean(values)), half_width(values))

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from eldr.simulate.measures import Measures
 from eldr_lab.evidence.cells import BALANCERS, JSQ, TUNED, Cell
-from eldr_lab.evidence.intervals import Interval, interval
+from eldr_lab.evidence.intervals import Interval, changes, interval
 from eldr_lab.evidence.running import Found, Plan
 
 P50, P99, MEAN = "tpot_p50", "tpot_p99", "tpot_mean"
@@ -125,7 +125,7 @@ class Results:
     ) -> Interval:
         """Return a policy's relative difference between two cells of the same arrivals, percent; ``baseline``: the other cell's policy."""
         ours, theirs = self.values(cell, policy, measure), self.values(other, baseline or policy, measure)
-        return interval([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
+        return changes(ours, theirs)
 
     def mean_fact(
         self, kinds: Sequence[tuple[str, str]], value: Callable[[dict[str, float]], float]

@@ -9,7 +9,7 @@ from typing import Any
 
 from eldr_bench.machine import ROOT
 from eldr_lab.evidence import published
-from eldr_lab.evidence.intervals import Interval, interval
+from eldr_lab.evidence.intervals import Interval, changes
 from eldr_lab.evidence.markdown import section, table
 from eldr_lab.evidence.rows import Row, row
 from eldr_lab.evidence.verdicts import Verdict, judge
@@ -72,4 +72,4 @@ def forms(measured: Mapping[str, Any] | None) -> str:
 
 def _change(measured: Mapping[str, Any], name: str, baseline: str, measure: str) -> Interval:
     ours, theirs = (measured["pools"][one][measure] for one in (name, baseline))
-    return interval([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
+    return changes(ours, theirs)

@@ -25,6 +25,7 @@ from eldr.simulate.routing import Knowledge
 from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
 from eldr.simulate.workload import draw_labels, draw_records, poisson
 from eldr_bench.machine import ROOT
+from eldr_lab.contexts.quantities import quantities, rounded
 from eldr_lab.pool.kv_engine import KvEngine
 from eldr_lab.pool.kv_run import Found, KvRouter, Seeing, Workload, serve
 from eldr_lab.studies import contexts_page
@@ -145,18 +146,12 @@ def run_one(population: Population, case: Case, policy: Policy, workload: Worklo
 
 def measured(found: Found) -> dict[str, float]:
     """Return the quantities of one run: seconds, and what 1000 requests meet."""
-    is_long, n = found.prompt >= LONG / 2, len(found.prompt)
-    quantities = {
-        "preemptions": 1000 * found.preemptions / n,
+    of_all = {
+        "preemptions": 1000 * found.preemptions / len(found.prompt),
         "refused": 1000 * float(found.refused.mean()),
-        "tpot_mean": float(found.tpot.mean()),
-        "short_p99": float(np.percentile(found.waited[~is_long], 99)),
     }
-    if is_long.any():
-        quantities["long_p99"] = float(np.percentile(found.waited[is_long], 99))
-    for name, values in (("tpot", found.tpot), ("latency", found.latency)):
-        quantities[f"{name}_p50"], quantities[f"{name}_p99"] = np.percentile(values, (50, 99)).tolist()
-    return {name: float(f"{value:.5g}") for name, value in quantities.items()}
+    times = quantities(found.tpot, found.waited, found.latency, found.prompt >= LONG / 2)
+    return rounded(of_all | times)
 
 
 def job(case: Case, seed: int, requests: int = 2000, end: float = 1.5 * END) -> dict[str, dict[str, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eldr_lab.evidence.intervals import interval
+from eldr_lab.evidence.intervals import changes, interval
 from eldr_lab.evidence.markdown import section, table
 
 Case = tuple[int, float, float, Mapping[str, Mapping[str, Mapping[str, float]]]]
@@ -85,11 +85,11 @@ def _result(found: Sequence[Case]) -> str:
             ]
             cells.append(f"{min(means):{form}} .. {max(means):{form}}")
         for what in ("tpot_p50", "tpot_p99"):
-            changes = [
-                interval([100 * (seed[name][what] / seed[JSQ][what] - 1) for seed in figures.values()]).mean
+            means = [
+                changes(*([seed[which][what] for seed in figures.values()] for which in (name, JSQ))).mean
                 for *_, figures in found
             ]
-            cells.append(f"{min(changes):+.1f} .. {max(changes):+.1f}")
+            cells.append(f"{min(means):+.1f} .. {max(means):+.1f}")
         rows.append((name, *cells))
     titles = [title for title, *_ in (*_COLUMNS[:2], *_COLUMNS[4:6])]
     return table(("policy", *titles, "TPOT P50 against JSQ by requests only, %", "P99"), rows)
@@ -112,11 +112,11 @@ def _changes(found: Sequence[Case], base: str) -> str:
         for name in _names(figures):
             if name in (JSQ, base) or (base == PLAIN and name.startswith("JSQ")):
                 continue
-            changes = [
-                interval([100 * (seed[name][what] / seed[base][what] - 1) for seed in figures.values()])
+            told = [
+                changes(*([seed[which][what] for seed in figures.values()] for which in (name, base)))
                 for what in _CHANGES
             ]
-            rows.append((_where(case), name, *map(str, changes)))
+            rows.append((_where(case), name, *map(str, told)))
     head = ("where", "policy", "TPOT mean, %", "P50", "P99", "latency P50, %", "P99")
     return table(head, rows)
 
