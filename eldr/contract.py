@@ -79,8 +79,8 @@ PATH_STATE: Final = "/eldr/v1/state"
 PATH_SIGLOG: Final = "/eldr/v1/siglog"
 """GET, admin port, bearer token: every retained log frame, oldest first, as ``application/octet-stream``."""
 PATH_COUNTS: Final = "/eldr/v1/counts"
-"""GET ``?router=id&turn=n`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
-the limit, ``{"v": 1, "router": id, "seq": n, "turn": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
+"""GET ``?router=id`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
+the limit, ``{"v": 1, "router": id, "seq": n, "term": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
 name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name; ``tokens``,
 if there are any: KV that its sequences are expected to hold, by decode name; ``held``, if there is any: by
 address, what routers that lapsed had in flight; ``leaving``: true where it takes no new requests. See ``docs/reference/admin-api.md``."""

@@ -278,7 +278,7 @@ async def test_the_admin_port_is_guarded(start):
         assert (await router.client.post(router.admin + contract.PATH_STATE, headers=AUTH)).status_code == 405
         counts = (await get(router.admin + contract.PATH_COUNTS, headers=AUTH)).json()
         own = router.app.services.router
-        limit = {"turn": 2, "members": [own], "limit": 256, "rights": {"d0": 256}}
+        limit = {"term": 2, "members": [own], "limit": 256, "rights": {"d0": 256}}
         nobody = {"granted": {}, "got": {}, "waiting": 0, "prefill": {"p0": 0}}
         assert counts == {"v": 1, "router": own, "seq": 1, "in_flight": {"d0": 0}, **limit, **nobody}
         await router.post()

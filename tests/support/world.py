@@ -31,7 +31,6 @@ class Letter:
     node: Node
     to: Address
     number: int
-    asked: int
     answered: bool = False
     report: Report | None = None
     lost: bool = False
@@ -62,7 +61,7 @@ class World:
     def ask(self, address: Address, to: Address) -> None:
         node = self.nodes[address]
         if to in node.shares.peers:
-            self.letters.append(Letter(node, to, next(node.questions), node.shares.turn))
+            self.letters.append(Letter(node, to, next(node.questions)))
 
     def hear(self, address: Address, to: Address) -> None:
         """Ask, and have the answer at once."""
@@ -82,7 +81,6 @@ class World:
             target = self.nodes.get(letter.to)
             letter.lost = target is not None and target.stopped
             if target is not None and not target.stopped:
-                target.shares.asked(shares.router, letter.asked)
                 letter.report = target.shares.report(shares.router, flights(target), 0)
             letter.answered = True
             return
@@ -102,7 +100,7 @@ class World:
             shares.refused(letter.to)
         else:
             self.clock += 1e-3
-            shares.heard(letter.to, letter.report, letter.asked, self.clock)
+            shares.heard(letter.to, letter.report, self.clock)
 
     def admit(self, node: Node, engine: str, sequences: int = 1) -> bool:
         if node.stopped:
@@ -173,7 +171,7 @@ class World:
         self.talk()
 
     def blip(self, address: Address) -> None:
-        """A router reads another limit for a moment: its turn is a new one, and its view is not."""
+        """A router reads another limit for a moment: its term is a new one, and its view is not."""
         limit = self.nodes[address].shares.view.limit
         self.nodes[address].shares.set_limit(limit + 1)
         self.nodes[address].shares.set_limit(limit)

@@ -100,9 +100,7 @@ class Admin:
 
     def _counts(self, query: str) -> dict[str, Any]:
         registry = self._services.registry
-        asker, turn = read_question(query)
-        registry.shares.asked(asker, turn)
-        return write_report(registry.report(asker))
+        return write_report(registry.report(read_question(query)))
 
     def _unions(self, query: str) -> dict[str, Any]:
         services, (of, since) = self._services, tables.read_question(query)

@@ -11,16 +11,14 @@ from eldr.contract import PATH_COUNTS
 from eldr_router.plan.split import Report, View
 
 
-def question(router: str, turn: int) -> str:
-    """Return the path with which router ``router`` asks another one in its turn ``turn``."""
-    return f"{PATH_COUNTS}?router={router}&turn={turn}"
+def question(router: str) -> str:
+    """Return the path with which router ``router`` asks another one."""
+    return f"{PATH_COUNTS}?router={router}"
 
 
-def read_question(query: str) -> tuple[str, int]:
-    """Return who asks, and its turn; ``("", 0)`` for somebody who is no router."""
-    fields = parse_qs(query)
-    router, turn = fields.get("router", [""])[0], fields.get("turn", ["0"])[0]
-    return router, int(turn) if turn.isdecimal() and len(turn) < 16 else 0
+def read_question(query: str) -> str:
+    """Return who asks; an empty text for somebody who is no router."""
+    return parse_qs(query).get("router", [""])[0]
 
 
 def write_report(report: Report) -> dict[str, Any]:
@@ -29,7 +27,7 @@ def write_report(report: Report) -> dict[str, Any]:
         "v": 1,
         "router": report.router,
         "seq": report.seq,
-        "turn": report.turn,
+        "term": report.term,
         "members": report.view.members,
         "limit": report.view.limit,
         "in_flight": report.in_flight,
@@ -66,7 +64,7 @@ def read_report(status: int, body: bytes) -> Report:
             router=str(fields["router"]),
             seq=int(fields["seq"]),
             view=View(tuple(str(member) for member in fields["members"]), int(fields["limit"])),
-            turn=int(fields["turn"]),
+            term=int(fields["term"]),
             in_flight=_counts(fields["in_flight"]),
             rights=_counts(fields["rights"]),
             granted=_counts(fields["granted"]),

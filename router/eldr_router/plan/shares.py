@@ -1,17 +1,17 @@
 """How routers share the limit of every decode engine, so that it holds over all of them at every moment. Pure.
 
 Each router may have so many sequences on an engine as its *bound* says, and the bounds of all routers never exceed the
-limit. They split it evenly by their *view*: who the routers are, and the limit. Four rules keep that safe, whatever is
-delayed or lost:
+limit. They split it evenly by their *view*: who the routers are, and the limit. Every change of a router's view begins a
+*term*, numbered higher than any it has heard of; members with the same view take the highest. So no router ever comes back
+to a view and term that it left. Four rules keep the limit, whatever is delayed or lost:
 
-- A new view lowers the bound at once. It rises only when every other member has said, in answer to a question asked
-  under that view, that it has the same view: from then on none of them goes beyond its share of it.
+- A new term lowers the bound at once. It rises only when every other member has said that it has the same view and term:
+  from then on none of them goes beyond its share of it.
 - What a member has in flight beyond its rights (from before) is subtracted until it is gone.
 - A router that starts has nothing until everybody whom its source lists was heard, or is known not to live.
-- Rights move from one router to another by grants, subtracted by the giver before they are told. They are cumulative
-  and belong to the giver's *turn*, the number of its view: a lost or late answer loses nothing, and a giver that starts
-  anew asks with its new turn, which ends the old grants before it may use what it gave. With them ends as much of what
-  it was given in return: else whoever gave it back would be short of both.
+- Rights move from one router to another by grants, subtracted by the giver before they are told. They are cumulative,
+  so that a lost or late answer loses nothing, and end with the term: for all members at once, however often they were
+  lent on.
 
 A member leaves when its source no longer lists it or its address refuses connections. One that is silent keeps its share,
 unless it lapses, see :mod:`.members`. What it had in flight when it was last heard then belongs to nobody for a while. A
@@ -48,7 +48,7 @@ class Shares:
 
     def __init__(self, router: str, limit: int = NO_LIMIT) -> None:
         self.router = router
-        self.turn = 1
+        self.term = 1
         self.peers: dict[Address, Peer] = {}
         self._listed = False
         self._now = Rights(View((router,), limit))
@@ -56,7 +56,7 @@ class Shares:
         self._before: Rights | None = None  # the last rights that were in full effect
         self._since: dict[View, Rights] = {}  # views since then: each one has lowered the bound
         self._acked: set[str] = set()
-        self._turns: dict[str, int] = {}
+        self._newest = 1  # of all terms that were heard of
         self._seq = 0
         self._held = Held()
         self._awake: float | None = None
@@ -186,16 +186,14 @@ class Shares:
             self._drop(address)
         self._look(self.view.limit)
 
-    def heard(self, address: Address, report: Report, asked: int, now: float) -> None:
-        """Take an answer to a question that was asked in this router's turn ``asked``."""
+    def heard(self, address: Address, report: Report, now: float) -> None:
+        """Take what another router has answered."""
         peer = self.peers.get(address)
         if peer is None:
             return
         known, member = peer.report, report.router
         if known is not None and known.router == member and report.seq <= known.seq:
             return
-        if report.turn < self._turns.get(member, 0):
-            return  # it has asked since, in a later turn
         peer.resolved, peer.heard, peer.problem, peer.lapsed = True, now, None, False
         self._held.drop(address)  # it says itself what it has in flight, in the view that follows
         if member == self.router:  # the list names this router too
@@ -207,9 +205,11 @@ class Shares:
         peer.lists(self.router, report, now)
         if dropped:
             self._begin_anew()
-        self.asked(member, report.turn)
+        self._newest = max(self._newest, report.term)
         self._look(self.view.limit)
-        if report.view == self.view and asked == self.turn:
+        if report.view == self.view and report.term > self.term:
+            self._take(self.view, report.term)
+        if report.view == self.view and report.term == self.term:
             self._acked.add(member)
             self._now.got[member] = report.granted
             self._now.told[member] = report.held
@@ -219,14 +219,6 @@ class Shares:
                 if count > report.rights.get(engine, 0)
             }
             self._settle()
-
-    def asked(self, router: str, turn: int) -> None:
-        """Take note of another router's turn, before it is answered: grants of an earlier turn are void."""
-        if turn > self._turns.get(router, 0):
-            self._turns[router] = turn
-            for rights in (self._now, self._before):
-                if rights is not None:
-                    rights.end(router)
 
     def refused(self, address: Address) -> None:
         """Nobody lives at an address."""
@@ -250,11 +242,11 @@ class Shares:
         if asker in self._told:
             self._told[asker] = sum(in_flight.values())
         now = self._now
-        rights = {engine: self._told_rights(engine, own) for engine, own in in_flight.items()}
+        rights = {engine: now.rights(self.router, engine) for engine in in_flight}
         granted, got = now.given.get(asker, {}), now.got.get(asker, {})
         held = {where: counts for where, counts in self._held.counts.items() if counts is not None}
         report = Report(
-            self.router, self._seq, now.view, self.turn, in_flight, rights, dict(granted), got, waiting,
+            self.router, self._seq, now.view, self.term, in_flight, rights, dict(granted), got, waiting,
             leaving=self._leaving,
         )  # fmt: skip
         return report._replace(held=held) if held else report
@@ -292,38 +284,26 @@ class Shares:
                 given[engine] = given.get(engine, 0) + number
                 left -= number
 
-    def _told_rights(self, engine: str, in_flight: int) -> int:
-        """Return what to tell of this router's rights.
-
-        Who lent on what it had borrowed owes that, from the lender's next turn on. A new view does not end it: the borrower
-        may still be in a view that is the same.
-        """
-        rights = self._now.rights(self.router, engine)
-        if self._settled or self._before is None:
-            return rights
-        former = self._before.rights(self.router, engine)
-        return min(rights, former) if former < in_flight else rights
-
     def _look(self, limit: int) -> None:
         """Bring the view to what is known."""
         ids = {p.report.router for p in self.peers.values() if p.report is not None and not p.lapsed}
         view = View(tuple(sorted({self.router, *ids})), limit)
         if view != self.view:
-            self._take(view)
+            self._take(view, self._newest + 1)
         self._settle()
 
-    def _take(self, view: View) -> None:
+    def _take(self, view: View, term: int) -> None:
         if self._settled:
             self._before, self._since, self._settled = self._now, {}, False
         self._now = self._since[view] = Rights(view, held=dict(self._held.counts))
         self._told = {member: self._told.get(member, 0) for member in view.members}
-        self.turn += 1
+        self.term, self._newest = term, max(self._newest, term)
         self._acked.clear()
 
     def _begin_anew(self) -> None:
         """Have nothing, as a newcomer."""
         self.begun = False
-        self._take(self.view)
+        self._take(self.view, self._newest + 1)
 
     def _drop(self, address: Address) -> None:
         """Nobody's requests at an address are counted any longer."""

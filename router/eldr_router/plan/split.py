@@ -31,7 +31,7 @@ class View(NamedTuple):
 class Report(NamedTuple):
     """What a router says of itself to the router that asks.
 
-    ``rights`` is what it may have on each engine under its view, ``granted`` what it gave to the asker in its ``turn``,
+    ``rights`` is what it may have on each engine under its view, ``granted`` what it gave to the asker in its ``term``,
     ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too.
     ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited. ``held`` is what members
     that left without a word had in flight when it last heard them, by their address. ``tokens`` of KV are what its
@@ -42,7 +42,7 @@ class Report(NamedTuple):
     router: str
     seq: int
     view: View
-    turn: int
+    term: int
     in_flight: Mapping[str, int]
     rights: Mapping[str, int]
     granted: Mapping[str, int]
@@ -56,7 +56,7 @@ class Report(NamedTuple):
 
 @dataclass(slots=True)
 class Rights:
-    """A router's rights under one view, and what others hold beyond theirs.
+    """A router's rights in one term, and what others hold beyond theirs.
 
     ``held`` is what members that left without a word had in flight, by address; None for one that was never heard. ``told``
     is what the other members say of that.
@@ -97,12 +97,3 @@ class Rights:
     def bound(self, router: str, engine: str) -> int:
         """Return the rights less what others still have beyond theirs."""
         return self.rights(router, engine) - sum(excess.get(engine, 0) for excess in self.excess.values())
-
-    def end(self, router: str) -> None:
-        """End the grants of a router that has begun another turn.
-
-        They take along as much of what that router was given: it counts neither any more, and its former rights had both.
-        """
-        got, given = self.got.pop(router, {}), self.given.get(router, {})
-        for engine in given:
-            given[engine] = max(0, given[engine] - got.get(engine, 0))

@@ -88,10 +88,9 @@ class Peers:
 
     async def _ask(self, address: Address) -> None:
         shares = self._shares
-        asked = shares.turn
         try:
             async with asyncio.timeout(_PATIENCE):
-                status, body = await self._fetch(address, question(shares.router, asked))
+                status, body = await self._fetch(address, question(shares.router))
             report = read_report(status, body)
         except ConnectError as error:
             if error.refused:
@@ -106,7 +105,7 @@ class Peers:
             what = f"does not answer within {_PATIENCE:g} s" if timed_out else str(error)
             shares.silent(address, what)
         else:
-            shares.heard(address, report, asked, self._services.clock())
+            shares.heard(address, report, self._services.clock())
             self._services.queue.wake()
             if report.router != shares.router:  # a list may hold this router's own address
                 await self._ask_tables(address)

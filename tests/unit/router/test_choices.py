@@ -75,10 +75,10 @@ def test_ejection_backs_off_and_fails_open():
     assert registry.usable(ROLE_DECODE) == [first]
 
 
-def told(router: str, members, in_flight, *, limit: int = 4, seq: int = 1) -> Report:
+def told(router: str, members, in_flight, *, limit: int = 4, seq: int = 1, term: int = 1) -> Report:
     view = View(tuple(members), limit)
     rights = {engine: view.share(router, engine) for engine in in_flight}
-    return Report(router, seq, view, 1, in_flight, rights, {}, {}, 0)
+    return Report(router, seq, view, term, in_flight, rights, {}, {}, 0)
 
 
 def sharing(limit: int = 4) -> Registry:
@@ -88,9 +88,8 @@ def sharing(limit: int = 4) -> Registry:
     registry.replace(ROLE_DECODE, decode(2))
     shares.set_addresses([("b", 1)])
     for seq in (1, 2):
-        shares.heard(
-            ("b", 1), told("b", "ab", {"d0": 2, "d1": 0}, limit=limit, seq=seq), shares.turn, now=100.0
-        )
+        report = told("b", "ab", {"d0": 2, "d1": 0}, limit=limit, seq=seq, term=shares.term)
+        shares.heard(("b", 1), report, now=100.0)
     return registry
 
 

@@ -263,7 +263,9 @@ def test_what_other_routers_hold_counts(registry):
     first.cache = second.cache = SMALL
     registry.shares.set_addresses([("b", 1)])
     for seq in (1, 2):
-        registry.shares.heard(("b", 1), told(seq, {"d0": 9000}), registry.shares.turn, now=100.0)
+        registry.shares.heard(
+            ("b", 1), told(seq, {"d0": 9000})._replace(term=registry.shares.term), now=100.0
+        )
     assert registry.held([first, second]) == [9000, 0]
     assert registry.held([]) == []
     assert {one.endpoint.name for one in place(registry, 2000, 2000)} == {"d1"}

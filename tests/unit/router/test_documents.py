@@ -281,6 +281,6 @@ def test_what_routers_say_to_each_other():
             read_report(200, orjson.dumps({key: value for key, value in good.items() if key != missing}))
     with pytest.raises(ValueError):
         read_report(200, b"{")
-    path, _, query = question("ab", 12).partition("?")
-    assert (path, read_question(query)) == (contract.PATH_COUNTS, ("ab", 12))
-    assert read_question("") == read_question("turn=x") == ("", 0)
+    path, _, query = question("ab").partition("?")
+    assert (path, read_question(query)) == (contract.PATH_COUNTS, "ab")
+    assert read_question("") == read_question("term=x") == ""

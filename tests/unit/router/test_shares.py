@@ -254,7 +254,7 @@ def test_room_moves_to_where_the_demand_is():
         busy.flights.clear()
 
 
-def test_what_two_routers_gave_each_other_cancels_when_one_begins_a_turn():
+def test_what_routers_gave_each_other_ends_with_the_term():
     world = World(limit=16)
     here, other = (world.start(place) for place in range(2))
     world.talk()
@@ -262,11 +262,27 @@ def test_what_two_routers_gave_each_other_cancels_when_one_begins_a_turn():
         world.lend(busy)
         busy.flights.clear()
     assert world.bounds("d0") == [15, 1]
-    world.start(2)
-    world.list(("r", 1))  # a newcomer, of which only the other one knows
-    world.hear(("r", 1), ("r", 2))
+    world.blip(("r", 1))
+    assert world.bounds("d0") == [15, 1], "nobody has heard of the new term yet"
+    world.hear(("r", 0), ("r", 1))
+    assert world.bounds("d0") == [8, 1], "here is in the new term, and the other one does not know"
     world.hear(("r", 1), ("r", 0))
-    assert here.shares.bound("d0") == 8, "its share, as nobody owes it anything any more"
+    assert world.bounds("d0") == [8, 8]
+
+
+def test_of_two_terms_of_one_view_the_higher_one_holds():
+    world = World(limit=6)
+    here, other = (world.start(place) for place in range(2))
+    world.talk()
+    for _ in range(3):
+        world.blip(("r", 1))
+    terms = here.shares.term, other.shares.term
+    world.hear(("r", 1), ("r", 0))
+    assert (here.shares.term, other.shares.term) == terms, "a lower term changes nothing"
+    assert other.shares.awaited == ["r:0"]
+    world.talk(1)
+    assert here.shares.term == other.shares.term == terms[1]
+    assert world.bounds("d0") == [3, 3]
 
 
 def test_what_was_lent_on_is_missing_until_everybody_knows():

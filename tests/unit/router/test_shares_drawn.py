@@ -228,10 +228,10 @@ def wander(seed: int, steps: int = 250) -> None:
 
 
 def lend(seed: int, steps: int = 250) -> None:
-    """Two routers that stay lend each other much, and leave, and begin new turns."""
+    """Routers that stay lend each other much, on and on, and leave, and begin new turns."""
     rng = random.Random(seed)
     world = World(limit=rng.randint(2, 24))
-    for place in range(2):
+    for place in range(rng.randint(2, 4)):
         world.start(place)
     world.talk()
     leave, often = rng.choice((0, 0.3, 0.6)), rng.choice((1, 6))
@@ -278,6 +278,12 @@ def lend(seed: int, steps: int = 250) -> None:
 def test_by_plain_chance(part, act):
     for seed in range(250 * part, 250 * (part + 1)):
         act(seed)
+
+
+@pytest.mark.parametrize(("seed", "steps"), [(2026, 250), (75, 1000)])
+def test_room_that_is_lent_on_and_on_while_a_view_returns(seed, steps):
+    """Courses in which an engine once had one sequence more than its limit."""
+    lend(seed, steps)
 
 
 Routers.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -39,9 +39,9 @@ def tell(registry, address, router, *, decode=(), prefill=(), seq=1, members="ab
     view = View(tuple(members), LIMIT)
     in_flight = {f"d{at}": count for at, count in enumerate(decode)}
     rights = {engine: view.share(router, engine) for engine in in_flight}
-    report = Report(router, seq, view, 1, in_flight, rights, {}, {}, 0)
+    report = Report(router, seq, view, registry.shares.term, in_flight, rights, {}, {}, 0)
     report = report._replace(prefill={f"p{at}": count for at, count in enumerate(prefill)})
-    registry.shares.heard(address, report, registry.shares.turn, registry._clock())
+    registry.shares.heard(address, report, registry._clock())
 
 
 def make(*addresses, engines=2):

@@ -86,18 +86,16 @@ class Simulation:
         registry, peer = self.registries[own], self.registries[other]
 
         def ask() -> None:
-            asked = registry.shares.turn
-            self.at(self.now + DELAY, lambda: answer(asked))
+            self.at(self.now + DELAY, answer)
 
-        def answer(asked: int) -> None:
-            peer.shares.asked(registry.shares.router, asked)
+        def answer() -> None:
             body = orjson.dumps(write_report(peer.report(registry.shares.router)))
             self.bytes += len(body)
             self.asked += 1
-            self.at(self.now + DELAY, lambda: hear(body, asked))
+            self.at(self.now + DELAY, lambda: hear(body))
 
-        def hear(body: bytes, asked: int) -> None:
-            registry.shares.heard(("r", other), read_report(200, body), asked, self.now)
+        def hear(body: bytes) -> None:
+            registry.shares.heard(("r", other), read_report(200, body), self.now)
             self.at(self.now + self.period, ask)
 
         return ask
