@@ -1,6 +1,6 @@
 """Everything about locality that the operator must not forget, beside the routing table in one ConfigMap. Pure.
 
-The status shows it and holds nothing of its own. Whoever writes says which version it has read, so that of two operators,
+Routers read the routing table, which is written from the memory. The status shows it and holds nothing of its own. Whoever writes says which version it has read, so that of two operators,
 or of two passes, one always starts from what the other has left.
 """
 
@@ -28,10 +28,10 @@ from eldr_operator.records import Count, Flag, Label, Name, Record, Time, read_b
 Object = dict[str, Any]
 
 KEY = "memory.json"
-"""Read by the operator only: what :class:`Memory` holds, but for what routers read of the table."""
+"""Read by the operator only: what :class:`Memory` holds."""
 HISTORY = 10
 _OF_ROUTERS = ("epoch", "active", "staged")
-"""What routers read of a table."""
+"""What is in the routing table too, for a memory that is lost, or was written by a version that told it there only."""
 _LONGEST_SCHEDULE = 4096
 
 
@@ -139,8 +139,7 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
 
 def _told(memory: Memory) -> Object:
     told = memory.to_json() | {"drift": memory.drift.to_json(), "refit": memory.refit.to_json()}
-    table = told.pop("table")
-    return told | {key: one for key, one in table.items() if key not in _OF_ROUTERS}
+    return told | told.pop("table")
 
 
 def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
@@ -154,18 +153,19 @@ def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
 def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
     """Return what a live ConfigMap holds.
 
-    If it is lost or damaged, the table is made anew, but goes on from the epoch that the deployment's status shows, because an
-    epoch must never name two tables.
+    If it is lost or damaged, the table is the one that routers have. Without that, it starts empty, but goes on from the
+    epoch that the deployment's status shows, because an epoch must never name two tables.
     """
-    routers = _loaded(live, contract.ROUTING_KEY)
-    is_lost = border.count(routers.get("epoch")) is None
-    told = {} if is_lost else _loaded(live, KEY)
+    told = _loaded(live, KEY)
     if not told:
         day = _mapping(status.get("locality")).get("driftDay")
         told = {"history": status.get("history"), "refit": status.get("refit"), "driftDay": day}
-    table = told | {key: routers.get(key) for key in _OF_ROUTERS}
-    found = records.read(Memory, told | {"table": table})
-    return found.but(table=Table(epoch=found.epoch_of_history)) if is_lost else found
+    if border.count(told.get("epoch")) is None:
+        routers = _loaded(live, contract.ROUTING_KEY)
+        told |= {key: routers.get(key) for key in _OF_ROUTERS}
+    found = records.read(Memory, told | {"table": told})
+    is_known = border.count(told["epoch"]) is not None
+    return found if is_known else found.but(table=Table(epoch=found.epoch_of_history))
 
 
 def _loaded(live: Mapping[str, Any] | None, key: str) -> Object:

@@ -106,6 +106,24 @@ def test_a_damaged_memory_loses_what_is_damaged(world, logged):
     told_once(logged, "is damaged: what cannot be read of")
 
 
+def test_a_routing_table_that_somebody_edits_is_put_back(world):
+    world.up(refit={"minSamples": 10})
+    world.fit("first")
+    world.report("first")
+    world.until_active("first")
+    name = contract.routing_name("x")
+
+    def routing() -> dict:
+        return json.loads(world.kube.get("ConfigMap", name)["data"][contract.ROUTING_KEY])
+
+    before = routing()
+    edited = json.dumps(before | {"epoch": 99, "active": None})
+    world.kube.merge("ConfigMap", name, {"data": {contract.ROUTING_KEY: edited}})
+    wait_for(lambda: routing() == before, "the table as it was")
+    assert world.active() == "first"
+    assert [entry["epoch"] for entry in world.status["history"]] == [before["epoch"]]
+
+
 def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, logged):
     world.up(refit={"minSamples": 10})
     world.fit("odd", since="0000-01-01T00:00:00Z")

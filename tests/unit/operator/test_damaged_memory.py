@@ -151,8 +151,7 @@ def test_a_history_that_grew_is_cut(live):
 
 
 def test_a_count_may_be_written_as_a_float(live):
-    text = json.dumps(json.loads(live["data"][contract.ROUTING_KEY]) | {"epoch": 7.0})
-    found = memory.read(live | {"data": live["data"] | {contract.ROUTING_KEY: text}}, {})
+    found = memory.read(damaged(live, lambda told: told.update(epoch=7.0)), {})
     assert (found.table.epoch, found.drift) == (7, STATE)
 
 
@@ -187,8 +186,7 @@ def test_a_bad_entry_of_the_history_is_dropped(live, bad):
     ],
 )  # fmt: skip
 def test_a_bad_pointer_loses_only_itself(live, key, value, lost):
-    text = json.dumps(json.loads(live["data"][contract.ROUTING_KEY]) | {key: value})
-    found = memory.read(live | {"data": live["data"] | {contract.ROUTING_KEY: text}}, {"history": [ENTRY]})
+    found = memory.read(damaged(live, lambda told: told.update({key: value})), {"history": [ENTRY]})
     assert found.table.epoch == 3
     if key != "epoch":
         assert (found.table.active is None) == (lost == "active")
@@ -197,11 +195,12 @@ def test_a_bad_pointer_loses_only_itself(live, key, value, lost):
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "null", "{", "", "7"])
 def test_what_is_no_json_is_named(live, text):
-    for key in (KEY, contract.ROUTING_KEY):
-        bad = live | {"data": live["data"] | {key: text}}
-        found = memory.read(bad, {"history": [ENTRY]})
+    for bad in ({KEY: text}, {KEY: text, contract.ROUTING_KEY: text}):
+        data = {"data": live["data"] | bad}
+        found = memory.read(data, {"history": [ENTRY]})
         assert found.table.epoch == 3
-        assert memory.lost(bad, found)
+        assert (found.table.active is None) == (contract.ROUTING_KEY in bad)
+        assert memory.lost(data, found)
     assert memory.read({"data": [1]}, {}) == Memory()
 
 

@@ -55,6 +55,24 @@ def test_one_of_a_version_without_a_drift_day_is_read_whole(make_cr, full):
     assert memory.read(live, {}) == full.but(day={})
 
 
+@pytest.mark.parametrize("text", ["{", "{}", '{"epoch": 9, "active": null}', None])
+def test_what_somebody_writes_into_the_routing_table_is_not_believed(make_cr, full, text):
+    live = memory.config_map(make_cr(), full)
+    live["data"][contract.ROUTING_KEY] = text
+    assert memory.read(live, {}) == full
+    assert memory.lost(live, full) == ()
+
+
+def test_one_of_a_version_that_told_the_table_to_routers_only_is_read_whole(make_cr, full):
+    live = memory.config_map(make_cr(), full)
+    told = json.loads(live["data"][KEY])
+    for key in ("epoch", "active", "staged"):
+        del told[key]
+    live["data"][KEY] = json.dumps(told)
+    assert memory.read(live, {}) == full
+    assert memory.lost(live, full) == ()
+
+
 @pytest.mark.parametrize("damage", [None, "{", "[]", "{}"])
 def test_what_routers_use_is_known_even_if_the_rest_is_damaged(make_cr, full, damage):
     live = memory.config_map(make_cr(), full)
