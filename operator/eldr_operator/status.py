@@ -153,10 +153,23 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     ]:
         text = "; ".join(f"{_of(role)}: {role.late}" for role in late)
         return Condition("Progressing", "False", "ProgressDeadlineExceeded", text)
-    if waiting := [role for role in (running.prefill, running.decode, running.router) if not role.is_current]:
+    roles = {
+        contract.ROLE_PREFILL: running.prefill,
+        contract.ROLE_DECODE: running.decode,
+        contract.ROLE_ROUTER: running.router,
+    }
+    if waiting := [role for role in roles.values() if not role.is_current]:
         text = "; ".join(f"{_of(role)}: {_rollout(role)}" for role in waiting)
         if all(role.is_paused for role in waiting):
             return Condition("Progressing", "Unknown", "RolloutPaused", text)
+        return Condition("Progressing", "True", "RolloutInProgress", text)
+    # a revision that has not worked yet may still fail; pods that are lost after it has are no rollout
+    unready = [roles[name] for name, choice in running.revisions.items() if not choice.has_worked]
+    if unready := [role for role in unready if not (role.is_ready or role.kept)]:
+        text = "; ".join(
+            f"{_of(role)}: {role.ready} of {role.desired} pods ready with the newest template"
+            for role in unready
+        )
         return Condition("Progressing", "True", "RolloutInProgress", text)
     if kept_back := [rollback.held(role, each) for role, each in running.revisions.items() if each.is_held]:
         return Condition("Progressing", "True", "RevisionHeld", "; ".join(kept_back))

@@ -56,6 +56,12 @@ class Choice(NamedTuple):
         return bool(name and self.asked and name != self.asked and not self.failed)
 
     @property
+    def has_worked(self) -> bool:
+        """Whether all pods had this revision and were ready, and no other one has worked since."""
+        last = _last_completed(self.known.values())
+        return last is not None and self.revision is not None and last.name == self.revision.name
+
+    @property
     def kept(self) -> list[str]:
         """Names of revisions that may be needed again: in use, asked for, and the last one that worked."""
         last = _last_completed(self.known.values())

@@ -18,7 +18,8 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads.images import Images
-from eldr_operator.workloads.revisions import Plan
+from eldr_operator.workloads.revisions import Plan, Revision
+from eldr_operator.workloads.rollback import Choice
 from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
@@ -67,6 +68,12 @@ def seen(make_cr, now):
         plan=Plan({}, Images("own"), (), updates=False, maker="me"),
     )
     return Seen(running, outcome)
+
+
+def revision_of(completed=""):
+    """Return what decode engines are made from."""
+    one = Revision("x-decode-1", "decode", 1, "", {}, Images("own"), "me", "", completed)
+    return {"decode": Choice(one, {one.name: one})}
 
 
 def conditions(made):
@@ -173,6 +180,18 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
             "Progressing",
             ("True", "RolloutComplete"),
             ("True", "AllReady"),
+        ),
+        (
+            {"decode": replace(DECODE, ready=1), "revisions": revision_of()},
+            "Progressing",
+            ("True", "RolloutInProgress"),
+            ("False", "PodsNotReady"),
+        ),
+        (
+            {"decode": replace(DECODE, ready=1), "revisions": revision_of(completed="2030-01-01T00:00:00Z")},
+            "Progressing",
+            ("True", "RolloutComplete"),
+            ("False", "PodsNotReady"),
         ),
         ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),
         ({"unpaired": ["x-decode-1"]}, "Degraded", ("True", "NoMatchingPrefill"), ("True", "AllReady")),
