@@ -27,6 +27,8 @@ _DEVIATIONS = 2.0
 """Standard deviations of what answers hold for which there is room."""
 _WAIT_SECONDS = 1.0
 """So long a request may wait at an engine for others to end: a client that gets 429 comes back no sooner, and needs another prefill."""
+TELLS_SECONDS = 35.0
+"""So long what an engine told says how often requests end there: engines are asked every 10 s."""
 _SIZES = 32
 _KEEP_SECONDS = 3.0
 """After a 429 its client comes back in a second, and needs another prefill."""
@@ -113,13 +115,15 @@ class Contexts:
         begun = min(1.0 - factor, 0.5 * self._answer / self._size) if self._size else 0.0
         return factor + max(0.0, begun) * min(1.0, _DEVIATIONS / math.sqrt(3.0 * max(1, sequences)))
 
-    def _freed_soon(self, engine: str, needed: int) -> float:
+    def _freed_soon(self, engine: str, needed: int, now: float) -> float:
         """Return the tokens for a request of a size that others free on an engine while it may wait.
 
         Each that ends makes room for one like it, or for a smaller one. What long ones free is not counted on: they end seldom.
         """
         told = self._told.get(engine)
-        return _WAIT_SECONDS * told.rate * min(needed or self._size, self._size) if told else 0.0
+        if told is None or now - told.at > TELLS_SECONDS:
+            return 0.0
+        return _WAIT_SECONDS * told.rate * min(needed or self._size, self._size)
 
     def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
         """Return what a request is expected to hold: of a prompt that nobody has told, what requests hold in the mean.
@@ -218,7 +222,7 @@ class Contexts:
                 if kept is not None and kept.engine == engines[at] and 0 < size < kept.size:
                     most -= kept.size
                     tokens = kept.size  # noqa: PLW2901 - as if it were there
-                elif needed <= (soon := self._freed_soon(engines[at], needed)):
+                elif needed <= (soon := self._freed_soon(engines[at], needed, now)):
                     most += soon
                 if needed <= most or not tokens:
                     room.append(at)

@@ -9,7 +9,7 @@ from eldr.contract import ROLE_DECODE
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.answers import prompt_tokens
-from eldr_router.plan.contexts import Answers, Cache, Context, Contexts
+from eldr_router.plan.contexts import TELLS_SECONDS, Answers, Cache, Context, Contexts
 from eldr_router.plan.exposition import read_answers, read_cache
 from eldr_router.plan.reports import read_report, write_report
 from eldr_router.plan.shares import Shares
@@ -183,6 +183,8 @@ def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one
     with pytest.raises(RouterError, match="about 1000 tokens"):
         room(contexts, 1000, 8000)
     assert room(Contexts(), 0, 9000) == [0]
+    with pytest.raises(RouterError, match="about 1000 tokens"):
+        room(busy(), 1000, 9400, now=10.0 + TELLS_SECONDS + 1)
     contexts = busy()
     contexts.retain([])
     with pytest.raises(RouterError, match="about 1000 tokens"):
