@@ -139,12 +139,16 @@ async def test_another_authority_is_trusted_without_a_restart(pair, signer, tmp_
         await until(lambda: one.secrets.trust is not before, "the authority to be read again")
         issued(newer, tmp_path / "shown-1")
         await until(lambda: "shown-1: read again" in caplog.text, "the certificate to be shown")
-        one.services.pool.close()  # so that connections are made anew
-        closed = one.services.clock()
+        shown = one.services.clock()
         (peer,) = shares(one).peers.values()
-        await until(lambda: peer.heard > closed, "an answer by a new connection")
+        await until(lambda: peer.heard > shown, "an answer")
         await together(one, two)
         assert not problem(one)
+        pair.trusts(0, signer)  # it is asked by a connection that was made when the newer one was trusted
+        await until(lambda: "its certificate is refused" in problem(one), "the newer authority's to be refused")
+        pair.trusts(0, signer, newer)
+        await together(one, two)
+        await until(lambda: not problem(one), "both to be trusted again")
 
 
 async def test_a_router_that_has_no_authority_yet_asks_one_that_speaks_tls(pair, signer, tmp_path):

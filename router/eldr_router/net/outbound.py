@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from enum import Enum
 from typing import Protocol, cast
 
@@ -122,11 +123,13 @@ class EngineConnection(asyncio.Protocol):
         "_transport",
         "address",
         "state",
+        "trust",
     )
 
     def __init__(self, owner: Owner, address: Address) -> None:
         self._owner = owner
         self.address = address
+        self.trust: ssl.SSLContext | None = None  # by which the other side has proved itself
         self.state = _IDLE
         self._transport: asyncio.Transport
         self._receiver: Receiver | None = None

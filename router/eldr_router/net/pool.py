@@ -52,25 +52,27 @@ class Pool:
         return len(self._all)
 
     def idle(self, address: Address) -> EngineConnection | None:
-        """Return a connection that is open already."""
-        idle = self._idle.get(address)
+        """Return a connection that is open already, to who is trusted still."""
+        idle, trust = self._idle.get(address), self._trusted(address)
         while idle:
             connection = idle.pop()
-            if connection.take():
+            if connection.trust is not trust:
+                connection.close()
+            elif connection.take():
                 return connection
         return None
 
     async def dial(self, address: Address) -> EngineConnection:
         """Return a new connection; ConnectError if the other side does not accept it in time."""
         host, port = address
-        name = self.names.get(address)
+        name, trust = self.names.get(address), self._trusted(address)
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await self.loop.create_connection(
                     lambda: EngineConnection(self, address),
                     host,
                     port,
-                    ssl=None if name is None else self._trust(),
+                    ssl=trust,
                     server_hostname=name,
                 )
         except TimeoutError:
@@ -91,8 +93,12 @@ class Pool:
         self._deaf.pop(address, None)
         if not connection.is_open:
             raise ConnectError(f"{authority(host, port)} closed the connection at once")
+        connection.trust = trust
         self._all.add(connection)
         return connection
+
+    def _trusted(self, address: Address) -> ssl.SSLContext | None:
+        return self._trust() if address in self.names else None
 
     def put(self, connection: EngineConnection) -> None:
         """Take a connection back after a clean exchange."""
