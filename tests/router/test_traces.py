@@ -116,6 +116,21 @@ async def test_what_is_no_parent_begins_a_trace(start, collector, parent):
         assert router["p0"].requests[0].headers["traceparent"].split("-")[1] == request.trace
 
 
+async def test_mistakes_of_a_client_flood_no_log(start, collector, caplog):
+    async with start("p0", "d0") as router:
+        for wrong in (
+            {"baggage": "a;b," * 170},
+            {"baggage": "a" * 9000},
+            {"tracestate": "a=1,a=2,b,=,\u00e4=1"},
+            {"tracestate": "," * 8000},
+        ):
+            headers = {name: value.encode("latin-1") for name, value in wrong.items()}
+            sent = {"traceparent": PARENT.encode(), **headers}
+            assert (await router.post(headers=sent, max_tokens=3)).status_code == 200
+        await until(lambda: len(collector.spans) >= 16, "all spans")
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("opentelemetry")] == []
+
+
 async def test_attempts_that_failed_are_spans_with_an_error(start, collector):
     async with start("p0", "d0", "d1") as router:
         router["d0"].script.append(reset)

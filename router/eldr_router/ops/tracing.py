@@ -22,6 +22,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _BY_PROTOCOL = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _SERVICE = "eldr-router"
+_OF_CLIENTS = ("opentelemetry.baggage", "opentelemetry.propagators", "opentelemetry.trace")
+"""Loggers that warn of what clients send: one request could leave hundreds of lines, or one of 8 KiB."""
 
 
 class TracingError(ValueError):
@@ -72,6 +74,8 @@ def _make(names: list[str], environ: Mapping[str, str]) -> Tracing:
 
     from eldr_router.ops.spans import Ids, Tracing
 
+    for name in _OF_CLIENTS:
+        logging.getLogger(name).setLevel(logging.ERROR)
     exporters = list(_exporters(names, environ))
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
