@@ -21,6 +21,7 @@ _NONE = ""
 _BESIDE = (
     ("[A prior that waits for no fit](benchmarks/prior.md)", "the prior that routers learn, beside a fitted one and none; written by `make -C hack/lab bench-prior`"),
     ("[Long contexts](benchmarks/contexts.md)", "prompts of 1k and 64k where KV caches may be full: preemptions, refusals, times; written by `make -C hack/lab bench-contexts`"),
+    ("[Long contexts on real engines](benchmarks/contexts-engines.md)", "the same on three engines of vLLM on CPUs; written by `make -C hack/lab bench-contexts-engines`"),
 )  # fmt: skip
 
 
