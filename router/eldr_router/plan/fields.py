@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -54,12 +55,20 @@ _FIELDS = msgspec.json.Decoder(Fields)
 _COUNTED = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_counter)
 _VALUE = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
-_PLACES = [f"item{i}" for i in range(MOST_ITEMS)]
-_ITEMS = msgspec.json.Decoder(  # the one type of list whose decoding ends at the first item too many
-    msgspec.defstruct(
-        "Items", [(name, msgspec.Raw, None) for name in _PLACES], array_like=True, forbid_unknown_fields=True
+_PLACES = range(MOST_ITEMS)
+
+
+@cache
+def _items() -> msgspec.json.Decoder[Any]:
+    """Return what reads the one type of list whose decoding ends at the first item too many: 5 MiB that few routers need."""
+    places = [(_place(number), msgspec.Raw, None) for number in _PLACES]
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Items", places, array_like=True, forbid_unknown_fields=True)
     )
-)
+
+
+def _place(number: int) -> str:
+    return f"item{number}"
 
 
 def read(raw: bytes, max_body: int) -> tuple[Fields, dict[str, Any]]:
@@ -98,10 +107,10 @@ def count(items: memoryview) -> int:
         if texts <= MOST_ITEMS:
             return texts  # at least as many as there are: quotes within texts count, too
     try:
-        read = _ITEMS.decode(items)
+        read = _items().decode(items)
     except msgspec.ValidationError:
         return MOST_ITEMS + 1
-    return bisect.bisect_left(_PLACES, True, key=lambda name: getattr(read, name) is None)
+    return bisect.bisect_left(_PLACES, True, key=lambda number: getattr(read, _place(number)) is None)
 
 
 def check_count(name: str, items: memoryview) -> int:
