@@ -145,7 +145,9 @@ async def test_another_authority_is_trusted_without_a_restart(pair, signer, tmp_
         await together(one, two)
         assert not problem(one)
         pair.trusts(0, signer)  # it is asked by a connection that was made when the newer one was trusted
-        await until(lambda: "its certificate is refused" in problem(one), "the newer authority's to be refused")
+        await until(
+            lambda: "its certificate is refused" in problem(one), "the newer authority's to be refused"
+        )
         pair.trusts(0, signer, newer)
         await together(one, two)
         await until(lambda: not problem(one), "both to be trusted again")
