@@ -139,7 +139,8 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
 
 def _told(memory: Memory) -> Object:
     told = memory.to_json() | {"drift": memory.drift.to_json(), "refit": memory.refit.to_json()}
-    return told | told.pop("table")
+    table: Object = told.pop("table")
+    return told | table
 
 
 def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
