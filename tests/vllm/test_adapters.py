@@ -39,19 +39,18 @@ def written(environment, tmp_path_factory):
 def served(request, environment, plugin, written, tmp_path_factory, near_ties):
     """By the name that a request gives as its model: both engines, and the reference of what it means."""
     loras = (f"{name}={written / name}" for name in ADAPTERS)
-    arguments = (
-        "--enable-lora",
-        "--max-loras",
-        "2",
-        "--max-lora-rank",
-        "8",
-        "--lora-target-modules",
-        "q_proj",
-        "v_proj",
-    )
-    arguments += ("--lora-modules", *loras, "--max-num-batched-tokens", "64")
+    # one slot more than adapters: on CPUs requests without an adapter compute with the last slot's, beside others that have one
+    slots = ("--enable-lora", "--max-loras", str(len(ADAPTERS) + 1), "--max-lora-rank", "8")
+    arguments = (*slots, "--lora-target-modules", "q_proj", "v_proj", "--lora-modules", *loras)
+    arguments += ("--max-num-batched-tokens", "64")
     setup = Setup(
-        role="plain", plugin=plugin, model=MODEL, max_len=1024, mode=request.param, arguments=arguments
+        role="plain",
+        plugin=plugin,
+        model=MODEL,
+        max_len=1024,
+        mode=request.param,
+        arguments=arguments,
+        env={"ELDR_CPU_LORA": "1"},
     )
     folder = tmp_path_factory.mktemp("lora")
     with (

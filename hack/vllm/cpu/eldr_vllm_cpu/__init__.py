@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from eldr_vllm_cpu import modes
+from eldr_vllm_cpu import adapters, modes
 from eldr_vllm_cpu.replace import replace
 
 ENV = "ELDR_CPU_SHARED_CORES"
@@ -31,12 +31,14 @@ def register() -> None:
     """Do what the environment asks for; called by vLLM in each of an engine's processes.
 
     ``ELDR_CPU_SHARED_CORES`` makes an engine a good neighbour, ``ELDR_CPU_EXPERT_PARALLEL`` supplies what
-    :mod:`eldr_vllm_cpu.expert_parallel` says, ``ELDR_CPU_ASYNC`` schedules asynchronously. Without being
-    asked to it lets Gemma 4 read images.
+    :mod:`eldr_vllm_cpu.expert_parallel` says, ``ELDR_CPU_LORA`` what :mod:`eldr_vllm_cpu.adapters` says,
+    ``ELDR_CPU_ASYNC`` schedules asynchronously. Without being asked to it lets Gemma 4 read images.
     """
     _tell_memory()
     if os.environ.get(modes.ENV_ASYNC):
         modes.schedule_asynchronously()
+    if os.environ.get(adapters.ENV):
+        adapters.leave_experts_alone()
     if os.environ.get(ENV_EXPERT_PARALLEL):
         from eldr_vllm_cpu import expert_parallel
 
