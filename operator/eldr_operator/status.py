@@ -146,26 +146,30 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if failed := {role: choice for role, choice in running.revisions.items() if choice.failed}:
         text = "; ".join(rollback.told(role, choice) for role, choice in failed.items())
         return Condition("Progressing", "False", ROLLED_BACK, text)
-    if late := [
-        role
-        for role in (running.prefill, running.decode, running.router)
-        if role.late and not role.is_ready and not role.is_paused
-    ]:
-        text = "; ".join(f"{_of(role)}: {role.late}" for role in late)
-        return Condition("Progressing", "False", "ProgressDeadlineExceeded", text)
     roles = {
         contract.ROLE_PREFILL: running.prefill,
         contract.ROLE_DECODE: running.decode,
         contract.ROLE_ROUTER: running.router,
     }
+    # a revision that has not worked yet may still fail; pods that are lost after it has are no rollout
+    over = {
+        name for name, choice in running.revisions.items() if choice.has_worked and roles[name].is_current
+    }
+    if late := [
+        role
+        for name, role in roles.items()
+        if role.late and name not in over and not role.is_ready and not role.is_paused
+    ]:
+        text = "; ".join(f"{_of(role)}: {role.late}" for role in late)
+        return Condition("Progressing", "False", "ProgressDeadlineExceeded", text)
     if waiting := [role for role in roles.values() if not role.is_current]:
         text = "; ".join(f"{_of(role)}: {_rollout(role)}" for role in waiting)
         if all(role.is_paused for role in waiting):
             return Condition("Progressing", "Unknown", "RolloutPaused", text)
         return Condition("Progressing", "True", "RolloutInProgress", text)
-    # a revision that has not worked yet may still fail; pods that are lost after it has are no rollout
-    unready = [roles[name] for name, choice in running.revisions.items() if not choice.has_worked]
-    if unready := [role for role in unready if not (role.is_ready or role.kept)]:
+    if unready := [
+        roles[name] for name in running.revisions if name not in over and not roles[name].is_ready
+    ]:
         text = "; ".join(
             f"{_of(role)}: {role.ready} of {role.desired} pods ready with the newest template"
             for role in unready

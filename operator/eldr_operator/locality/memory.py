@@ -30,7 +30,8 @@ Object = dict[str, Any]
 KEY = "memory.json"
 """Read by the operator only: what :class:`Memory` holds."""
 HISTORY = 10
-_OF_ROUTERS = ("epoch", "active", "staged")
+_POINTERS = ("active", "staged")
+_OF_ROUTERS = ("epoch", *_POINTERS)
 """What is in the routing table too, for a memory that is lost, or was written by a version that told it there only."""
 _LONGEST_SCHEDULE = 4096
 
@@ -154,19 +155,25 @@ def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
 def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
     """Return what a live ConfigMap holds.
 
-    If it is lost or damaged, the table is the one that routers have. Without that, it starts empty, but goes on from the
-    epoch that the deployment's status shows, because an epoch must never name two tables.
+    What is lost or damaged of the table is what routers have. Without that, it starts empty, in the epoch after the last one
+    that the deployment's status shows, because an epoch must never name two tables.
     """
-    told = _loaded(live, KEY)
+    told, routers = _loaded(live, KEY), _loaded(live, contract.ROUTING_KEY)
     if not told:
         day = _mapping(status.get("locality")).get("driftDay")
         told = {"history": status.get("history"), "refit": status.get("refit"), "driftDay": day}
-    if border.count(told.get("epoch")) is None:
-        routers = _loaded(live, contract.ROUTING_KEY)
+    epoch = border.count(told.get("epoch"))
+    if epoch is None:
         told |= {key: routers.get(key) for key in _OF_ROUTERS}
+        epoch = border.count(told["epoch"])
+    elif epoch == border.count(routers.get("epoch")):
+        table = records.read(Table, told)
+        bad = [key for key in _POINTERS if getattr(table, key) is None and told.get(key, "") is not None]
+        told |= {key: routers.get(key) for key in bad}
     found = records.read(Memory, told | {"table": told})
-    is_known = border.count(told["epoch"]) is not None
-    return found if is_known else found.but(table=Table(epoch=found.epoch_of_history))
+    if epoch is None:
+        return found.but(table=Table(epoch=found.epoch_of_history + bool(found.history)))
+    return found.but(history=tuple(entry for entry in found.history if entry.epoch <= epoch))
 
 
 def _loaded(live: Mapping[str, Any] | None, key: str) -> Object:

@@ -58,6 +58,10 @@ _RULES = (
         ("--kv-offloading-size",),
         "remove it: vLLM would replace the connectors that move KV blocks and count experts with its offloading connector",
     ),
+    Rule(
+        ("--config",),
+        "remove it: a file cannot be checked; write its options as arguments",
+    ),
     Rule(("--port",), _OWNED),
     Rule(("--host",), _OWNED),
     Rule(("--uds",), "remove it: routers reach engines by address and port"),

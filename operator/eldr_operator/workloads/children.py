@@ -261,10 +261,10 @@ def _made(
     cr: EldrDeployment, manifest: Object, revision: revisions.Revision, live: Snapshot, now: datetime
 ) -> Object:
     """Return a workload with the template of a revision; the only decode engine ends when that was announced."""
-    made = revisions.frozen(manifest, revision)
+    owned = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
+    made = revisions.frozen(manifest, revision, owned, now)
     if revision.role != contract.ROLE_DECODE:
         return made
-    owned = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
     decode = roles.of_role(live.pods, contract.ROLE_DECODE)
     return gaps.announced(gaps.kept_up(made, owned, decode, now), owned, decode, now)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import eldr
 from eldr import contract
-from eldr_operator import meta
+from eldr_operator import clock, meta
 from eldr_operator.camel import CamelModel
 from eldr_operator.drift import maintenance
 from eldr_operator.kube.owners import is_ours, owner_uids
@@ -31,6 +31,8 @@ Object = dict[str, Any]
 KIND = "ControllerRevision"
 ANNOTATION_INPUTS = f"{contract.GROUP}/inputs"
 ANNOTATION_REVISION = f"{contract.GROUP}/revision"
+ANNOTATION_BEGUN = f"{contract.GROUP}/begun"
+"""When the pods of a workload began to get the revision that it has, where they had another one before."""
 KEPT = 10
 """Of each role."""
 _WORKLOADS = {
@@ -174,13 +176,22 @@ def manifest(cr: EldrDeployment, revision: Revision) -> Object:
     return head | {"data": data, "revision": revision.number}
 
 
-def frozen(workload: Object, revision: Revision) -> Object:
-    """Return a workload with the template of a revision, whose name it carries."""
+def frozen(workload: Object, revision: Revision, live: Mapping[str, Any] | None, now: datetime) -> Object:
+    """Return a workload with the template of a revision, whose name it carries, and since when.
+
+    Parameters
+    ----------
+    live : mapping or None
+        The workload as it is.
+    """
     metadata = workload["metadata"]
     annotations = metadata.get("annotations", {}) | {
         ANNOTATION_REVISION: revision.name,
         ANNOTATION_INPUTS: revision.inputs,
     }
+    if live is not None and name_of(live):
+        begun = begun_of(live) if name_of(live) == revision.name else clock.stamp(now)
+        annotations |= {ANNOTATION_BEGUN: begun} if begun else {}
     spec = workload["spec"] | {"template": revision.template}
     return workload | {"metadata": metadata | {"annotations": annotations}, "spec": spec}
 
@@ -200,6 +211,11 @@ def in_use(cr: EldrDeployment, live: Snapshot, role: str, found: Iterable[Revisi
 def name_of(workload: Mapping[str, Any]) -> str:
     """Return the name of the revision that a workload has; empty if a release without revisions has written it."""
     return str((workload["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION, ""))
+
+
+def begun_of(workload: Mapping[str, Any]) -> str:
+    """Return since when a workload has its revision, as a time stamp; empty if it had no other one before."""
+    return _stamp((workload["metadata"].get("annotations") or {}).get(ANNOTATION_BEGUN))
 
 
 def revision_of(pod: Mapping[str, Any]) -> str:
@@ -387,8 +403,7 @@ def _read(live: Object) -> Revision | None:
     annotations = metadata.get("annotations") or {}
     made_from = annotations.get(ANNOTATION_INPUTS, "")
     marks = (
-        annotations.get(contract.ANNOTATION_COMPLETED, ""),
-        annotations.get(contract.ANNOTATION_FAILED, ""),
+        _stamp(annotations.get(name)) for name in (contract.ANNOTATION_COMPLETED, contract.ANNOTATION_FAILED)
     )
     role = metadata["labels"][contract.LABEL_REVISION_OF]
     try:
@@ -398,6 +413,12 @@ def _read(live: Object) -> Revision | None:
     except (KeyError, TypeError, ValueError):
         return None
     return Revision(metadata["name"], role, live["revision"], made_from, *told, *marks)
+
+
+def _stamp(told: object) -> str:
+    """Return a time stamp as it is written; empty for what is none."""
+    at = clock.read(told)
+    return "" if at is None else clock.stamp(at)
 
 
 def _name(cr: EldrDeployment, role: str, digest: str, template: Object, images: Images) -> str:

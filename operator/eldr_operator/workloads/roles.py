@@ -168,7 +168,7 @@ def role(
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
         gap_at=gaps.begins_at(wanted.rollout, workload, pods, now),
-        late=rollout.late(wanted.rollout, workload, pods, now),
+        late=rollout.late(wanted.rollout, workload, pods, now) if seen else "",
     )
 
 

@@ -40,6 +40,8 @@ class Choice(NamedTuple):
         The role that has failed, where this one only goes back with it.
     asked : str
         The revision that the spec asks for; empty where that is not known.
+    runs, begun : str
+        The revision that the workload has, and since when, as far as they are known.
     """
 
     revision: Revision | None
@@ -48,6 +50,8 @@ class Choice(NamedTuple):
     failed: str = ""
     partner: str = ""
     asked: str = ""
+    runs: str = ""
+    begun: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -57,9 +61,12 @@ class Choice(NamedTuple):
 
     @property
     def has_worked(self) -> bool:
-        """Whether all pods had this revision and were ready, and no other one has worked since."""
+        """Whether all pods were ready with this revision since they have it; so it is where nothing is known of revisions."""
         last = _last_completed(self.known.values())
-        return last is not None and self.revision is not None and last.name == self.revision.name
+        name = self.revision.name if self.revision else ""
+        return not self.known or (
+            last is not None and last.name == name == self.runs and last.completed >= self.begun
+        )
 
     @property
     def kept(self) -> list[str]:
@@ -148,24 +155,27 @@ def _choose(
     known = {each.name: each for each in (*found, wanted)}
     workload = revisions.live_workload(cr, live, wanted.role)
     name = revisions.name_of(workload) if workload is not None else ""
+    begun = revisions.begun_of(workload) if workload is not None else ""
     last = _last_completed(known.values())
     marked = {
         name: each if _is_remembered(cr, each, wanted) else each._replace(failed="")
         for name, each in known.items()
     }
-    if workload is not None and name in marked and (last is None or name != last.name):
+    worked = last is not None and name == last.name
+    if workload is not None and name in marked and not (worked and last and last.completed >= begun):
         waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
-        may_fail = name == wanted.name and last is not None and not waits
+        may_fail = name == wanted.name and last is not None and not worked and not waits
         since = now - timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
-        at = max(now, _second_after(last)) if last is not None else now
+        at = max(now, clock.read(begun) or now, _second_after(last) if last is not None else now)
         marked[name] = _judged(marked[name], workload, live.pods, since, at, may_fail=may_fail)
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
+    choice = Choice(marked[wanted.name], marked, stale, runs=name, begun=begun)
     if spec.revision:
-        return Choice(marked.get(spec.revision), marked, stale, asked=wanted.name)
+        return choice._replace(revision=marked.get(spec.revision), asked=wanted.name)
     if marked[wanted.name].failed and last is not None and last.name != wanted.name:
-        return Choice(last, marked, stale, failed=wanted.name)
-    return Choice(marked[wanted.name], marked, stale)
+        return choice._replace(revision=last, failed=wanted.name)
+    return choice
 
 
 def _is_remembered(cr: EldrDeployment, revision: Revision, wanted: Revision) -> bool:

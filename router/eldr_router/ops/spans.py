@@ -54,7 +54,7 @@ class Tracing:
         self.ids = ids
         self.tracer = provider.get_tracer("eldr_router", eldr.__version__)
         self.propagator = propagate.get_global_textmap()
-        self.fields = frozenset(field.encode() for field in self.propagator.fields)
+        self.fields = frozenset(field.lower().encode() for field in self.propagator.fields)
         self.address: tuple[str, int] | None = None
         self._provider = provider
 

@@ -87,9 +87,10 @@ class Steps:
             endpoint.counting = read_counting(answer.body)
             endpoint.keeps_deadlines = read_deadlines(answer.body)
             endpoint.cache = read_cache(answer.body)
-            (held,) = self._registry.held([endpoint])
             answers = read_answers(answer.body)
-            self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held, now)
+            self._registry.contexts.heard(
+                endpoint.name, answers, endpoint.cache, self._registry.known(endpoint), now
+            )
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

@@ -8,7 +8,8 @@ begun, prompts that share their beginning, windows. So a wrong expectation heals
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from eldr_router.http.errors import RouterError, bad_request
@@ -32,6 +33,8 @@ TELLS_SECONDS = 35.0
 _SIZES = 32
 _KEEP_SECONDS = 3.0
 """After a 429 its client comes back in a second, and needs another prefill."""
+_MOST_KEPT_SECONDS = 30.0
+"""So long room is kept for requests that come again and again, and then for as long not: others wait meanwhile."""
 
 
 class Cache(NamedTuple):
@@ -75,10 +78,11 @@ class Context(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Room on an engine that is kept for a request which was refused, until when: tokens, monotonic seconds."""
+    """Room on an engine that is kept for a request which was refused: tokens, and from and until when, in monotonic seconds."""
 
     engine: str
     size: int
+    since: float
     until: float
 
 
@@ -170,9 +174,11 @@ class Contexts:
         for engine in self._told.keys() - set(engines):
             del self._told[engine]
 
-    def all_have_room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> bool:
+    def all_have_room(
+        self, context: Context, caches: Sequence[Cache | None], held: Sequence[int], now: float
+    ) -> bool:
         """Tell whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""
-        if self._kept is not None:
+        if self._kept is not None and now < self._kept.until:
             return False
         prompt, size = context
         needed, share = size if prompt else 0, _FULL / max(1.0, self.factor)
@@ -190,6 +196,7 @@ class Contexts:
         loads: Sequence[int],
         *,
         now: float,
+        elsewhere: Mapping[str, int] = MappingProxyType({}),
         keep: bool = True,
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
@@ -202,6 +209,8 @@ class Contexts:
         ----------
         held, loads : sequence of int
             Tokens that each engine's sequences are expected to hold in the end, and how many sequences these are.
+        elsewhere : mapping
+            What other routers keep for requests that they refused: tokens by engine.
 
         Raises
         ------
@@ -211,6 +220,9 @@ class Contexts:
         prompt, size = context
         needed = size if prompt else 0
         kept = self.kept(now)
+        reserved = dict(elsewhere)
+        if kept is not None:
+            reserved[kept.engine] = max(kept.size, reserved.get(kept.engine, 0))
         free: list[tuple[float, str]] = []
         room: list[int] = []
         for at, (cache, tokens, load) in enumerate(zip(caches, held, loads, strict=True)):
@@ -219,9 +231,9 @@ class Contexts:
             elif prompt < cache.largest:
                 most = _FULL / self._at_once(load) * cache.tokens - tokens
                 free.append((most, engines[at]))
-                if kept is not None and kept.engine == engines[at] and 0 < size < kept.size:
-                    most -= kept.size
-                    tokens = kept.size  # noqa: PLW2901 - as if it were there
+                if 0 < size < (reserve := reserved.get(engines[at], 0)):
+                    most -= reserve
+                    tokens = reserve  # noqa: PLW2901 - as if it were there
                 elif needed <= (soon := self._freed_soon(engines[at], needed, now)):
                     most += soon
                 if needed <= most or not tokens:
@@ -233,8 +245,16 @@ class Contexts:
         if keep and needed and (kept is None or needed >= kept.size):
             names = [name for _, name in free]
             engine = kept.engine if kept is not None and kept.engine in names else max(free)[1]
-            self._kept = Kept(engine, needed, now + _KEEP_SECONDS)
+            self._keep(engine, needed, now)
         raise _no_room(needed, max(free)[0])
+
+    def _keep(self, engine: str, size: int, now: float) -> None:
+        """Keep room for a request that is refused, unless such requests have had it for long."""
+        before, since = self._kept, now
+        if before is not None and now - before.since < 2 * _MOST_KEPT_SECONDS:
+            had_all = before.until >= before.since + _MOST_KEPT_SECONDS
+            since = before.since if had_all or now - before.until < _KEEP_SECONDS else now
+        self._kept = Kept(engine, size, since, min(now + _KEEP_SECONDS, since + _MOST_KEPT_SECONDS))
 
     def kept(self, now: float) -> Kept | None:
         """Return what is kept free for a request that was refused."""

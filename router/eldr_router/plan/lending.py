@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 
-def grants(own: str, free: Mapping[str, int], demand: Mapping[str, float]) -> dict[str, int]:
+def grants(
+    own: str,
+    free: Mapping[str, int],
+    demand: Mapping[str, float],
+    widest: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, int]:
     """Return what router ``own`` gives to each other router.
 
     Free room should be spread as the demand is. A router lacks room when it has less than half of its part: so demand
-    that merely fluctuates moves nothing to and fro. Nobody gives his last place: requests may come to him as well.
+    that merely fluctuates moves nothing to and fro. Nobody gives his last place: requests may come to him as well. A single
+    request of many sequences needs one engine, so it gets all else while it waits; of several such, one after the other.
 
     Parameters
     ----------
@@ -23,16 +30,24 @@ def grants(own: str, free: Mapping[str, int], demand: Mapping[str, float]) -> di
         Room on the engine by router, below zero for one that holds more than its rights.
     demand : mapping
         Weight of each router, above zero.
+    widest : mapping
+        Sequences of the largest request that each router has no engine for.
     """
     total = sum(max(0, room) for room in free.values())
-    weight = sum(demand[router] for router in free)
-    part = {router: total * demand[router] / weight for router in free}
+    wide = {router: min(widest.get(router, 0), total - len(free) + 1) for router in free}
+    if waits := [router for router in free if wide[router] > max(1, free[router])]:
+        waits_first = max(waits, key=lambda router: (wide[router], router))
+        part = dict.fromkeys(free, 1.0) | {waits_first: float(wide[waits_first])}
+        lack = {waits_first: wide[waits_first] - free[waits_first]}
+    else:
+        weight = sum(demand[router] for router in free)
+        part = {router: total * demand[router] / weight for router in free}
+        lack = {
+            router: math.floor(part[router]) - free[router]
+            for router in free
+            if math.floor(part[router]) >= 1 and free[router] < part[router] / 2
+        }
     spare = {router: free[router] - max(1, math.floor(part[router])) for router in free}  # never the last one
-    lack = {
-        router: math.floor(part[router]) - free[router]
-        for router in free
-        if math.floor(part[router]) >= 1 and free[router] < part[router] / 2
-    }
     if spare[own] <= 0 or not lack:
         return {}
     offered = sum(room for room in spare.values() if room > 0)

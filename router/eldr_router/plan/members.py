@@ -56,7 +56,7 @@ class Peer:
 
     def forget(self, now: float) -> None:
         """Begin to wait for the member: what is known of it is too old."""
-        self.resolved, self.doubted, self.since = self.lapsed, None, now
+        self.resolved, self.lapsed, self.doubted, self.since = False, False, None, now
 
     def lists(self, router: str, report: Report, now: float) -> None:
         """Take note of whether the other router knows of router ``router``."""

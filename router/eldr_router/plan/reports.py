@@ -10,6 +10,8 @@ import orjson
 from eldr.contract import PATH_COUNTS
 from eldr_router.plan.split import Report, View
 
+_MOST = 1 << 53
+
 
 def question(router: str) -> str:
     """Return the path with which router ``router`` asks another one."""
@@ -39,6 +41,10 @@ def write_report(report: Report) -> dict[str, Any]:
     }
     if report.tokens:
         fields["tokens"] = dict(report.tokens)
+    if report.widest > 1:
+        fields["widest"] = report.widest
+    if report.kept:
+        fields["kept"] = dict(report.kept)
     if report.held:  # seldom
         fields["held"] = {address: dict(counts) for address, counts in report.held.items()}
     if report.leaving:
@@ -62,22 +68,31 @@ def read_report(status: int, body: bytes) -> Report:
     try:
         return Report(
             router=str(fields["router"]),
-            seq=int(fields["seq"]),
-            view=View(tuple(str(member) for member in fields["members"]), int(fields["limit"])),
-            term=int(fields["term"]),
+            seq=_count(fields["seq"]),
+            view=View(tuple(str(member) for member in fields["members"]), _count(fields["limit"])),
+            term=_count(fields["term"]),
             in_flight=_counts(fields["in_flight"]),
             rights=_counts(fields["rights"]),
             granted=_counts(fields["granted"]),
             got=_counts(fields["got"]),
-            waiting=int(fields["waiting"]),
+            waiting=_count(fields["waiting"]),
             prefill=_counts(fields["prefill"]),
             held={str(at): _counts(counts) for at, counts in fields.get("held", {}).items()},
             tokens=_counts(fields.get("tokens", {})),  # routers of older versions tell none
             leaving=fields.get("leaving") is True,
+            kept=_counts(fields.get("kept", {})),
+            widest=_count(fields.get("widest", 0)),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None
 
 
 def _counts(fields: dict[str, Any]) -> dict[str, int]:
-    return {str(name): int(count) for name, count in fields.items()}
+    return {str(name): _count(count, least=-_MOST) for name, count in fields.items()}
+
+
+def _count(value: float, *, least: int = 0) -> int:
+    """Return a number that this router can add up and report on."""
+    if not least <= value <= _MOST:
+        raise ValueError(f"its counts have {value!r}, expected {least} to {_MOST}")
+    return int(value)

@@ -20,6 +20,7 @@ router that may have lapsed elsewhere begins anew: one that did nothing for long
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from eldr_router.plan.lending import given_up, grants
@@ -127,14 +128,19 @@ class Shares:
         fresh, _ = self.told(now)
         return any(self._told.get(report.router) for report in fresh)
 
-    def told(self, now: float) -> tuple[list[Report], list[Report]]:
+    def told(self, now: float, *, within: float = math.inf) -> tuple[list[Report], list[Report]]:
         """Last reports of the other members that were heard lately, and of those that have fallen silent.
 
         That says how far to believe what they have in flight where; their rights do not change with it.
+
+        Parameters
+        ----------
+        within : float
+            Seconds for which one that is silent is believed.
         """
         last = last_reports(self.peers, self.view.members)
         fresh = [report for heard, report in last if now - heard <= STALE_SECONDS]
-        return fresh, [report for heard, report in last if now - heard > STALE_SECONDS]
+        return fresh, [report for heard, report in last if STALE_SECONDS < now - heard <= within]
 
     # what is learned
 
@@ -252,7 +258,13 @@ class Shares:
         return report._replace(held=held) if held else report
 
     def give(
-        self, in_flight: Mapping[str, int], waiting: int, *, admitted: int = 0, leaving: bool = False
+        self,
+        in_flight: Mapping[str, int],
+        waiting: int,
+        *,
+        widest: int = 0,
+        admitted: int = 0,
+        leaving: bool = False,
     ) -> None:
         """Give rights that are spare here to members that lack room; a router that is leaving gives all of them, and gets none.
 
@@ -260,6 +272,8 @@ class Shares:
         ----------
         waiting : int
             Sequences without an engine.
+        widest : int
+            Those of the largest such request.
         admitted : int
             Those of them that have a place reserved on some engine: it is not spare.
         """
@@ -277,7 +291,12 @@ class Shares:
                 if engine in r.rights:
                     coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
                     free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
-            chosen = given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand)
+            if leaving:
+                chosen = given_up(self.router, free, waiting)
+            else:
+                chosen = grants(
+                    self.router, free, demand, {self.router: widest, **{r.router: r.widest for r in others}}
+                )
             for router, wanted in chosen.items():
                 number = max(0, min(wanted, left))
                 given = self._now.given.setdefault(router, {})

@@ -6,6 +6,7 @@ arriving together never herd on one engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
@@ -20,6 +21,8 @@ from eldr_router.state.endpoint import Endpoint
 
 _LACK_SECONDS = 2.0
 """So long a refused request counts as demand, when routers give each other room."""
+_TOKENS_SECONDS = 30.0
+"""So long the tokens of a router that fell silent count: it may be gone, and what engines hold is heard from them."""
 
 
 class Registry:
@@ -51,6 +54,7 @@ class Registry:
         self.contexts = Contexts()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._lacked: tuple[float, int] = (0.0, 0)
+        self._widest = 0  # sequences of the largest request of those
         self._draining: list[Endpoint] = []
         self._undecided = self.queued = 0
         self.on_room: Callable[[], None] = lambda: None
@@ -161,15 +165,24 @@ class Registry:
         own = [endpoint.tokens for endpoint in endpoints]
         if not self.shares.peers or not endpoints:
             return own
-        return self._over_all(own, endpoints, lambda report: report.tokens)
+        return self._over_all(own, endpoints, lambda report: report.tokens, within=_TOKENS_SECONDS)
+
+    def known(self, endpoint: Endpoint) -> int:
+        """Return the tokens of KV that are expected on an engine by those that know: this router, and those heard lately."""
+        fresh, _ = self.shares.told(self._clock())
+        return endpoint.tokens + sum(report.tokens.get(endpoint.name, 0) for report in fresh)
 
     def _over_all(
-        self, own: list[int], endpoints: Sequence[Endpoint], counts: Callable[[Report], loads.Counts]
+        self,
+        own: list[int],
+        endpoints: Sequence[Endpoint],
+        counts: Callable[[Report], loads.Counts],
+        *,
+        within: float = math.inf,
     ) -> list[int]:
         role = endpoints[0].spec.role
-        fresh, silent = (
-            [counts(report) for report in reports] for reports in self.shares.told(self._clock())
-        )
+        told = self.shares.told(self._clock(), within=within)
+        fresh, silent = ([counts(report) for report in reports] for reports in told)
         pool = [endpoint.name for endpoint in self._endpoints[role].values()] if silent else []
         return loads.totals(own, [endpoint.name for endpoint in endpoints], fresh, silent, pool)
 
@@ -194,12 +207,12 @@ class Registry:
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # nobody tells: all may have it
             return endpoints, []
-        held = self.held(endpoints)
-        if self.contexts.all_have_room(context, caches, held):
+        held, now, kept = self.held(endpoints), self._clock(), self._kept_elsewhere()
+        if not kept and self.contexts.all_have_room(context, caches, held, now):
             return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
         loads = self.totals(endpoints)
-        room = self.contexts.room(context, names, caches, held, loads, now=self._clock(), keep=keep)
+        room = self.contexts.room(context, names, caches, held, loads, now=now, elsewhere=kept, keep=keep)
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:
@@ -240,11 +253,17 @@ class Registry:
         return counts
 
     def tokens(self) -> dict[str, int]:
-        """Tokens of KV by engine name that own sequences are expected to hold, or that are kept for one; of engines with any."""
-        tokens = {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
-        if (kept := self.contexts.kept(self._clock())) is not None:
-            tokens[kept.engine] = tokens.get(kept.engine, 0) + kept.size
-        return tokens
+        """Tokens of KV by engine name that own sequences are expected to hold; of engines with any."""
+        return {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
+
+    def _kept_elsewhere(self) -> dict[str, int]:
+        """Tokens by engine name that other routers keep for requests which they refused; the largest of each engine."""
+        kept: dict[str, int] = {}
+        if self.shares.peers:
+            for report in self.shares.told(self._clock())[0]:
+                for engine, size in report.kept.items():
+                    kept[engine] = max(size, kept.get(engine, 0))
+        return kept
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
         """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""
@@ -263,10 +282,13 @@ class Registry:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
         except RouterError:
             return None
+        if sequences > 1 and not self.with_room(decode, limit, sequences):
+            return None  # they need one engine
         wanted = self._undecided + sequences
         for endpoint in decode:
             wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
             if wanted <= 0:
+                self._widest *= sequences < self._widest
                 return Admission(self, sequences)
         return None
 
@@ -293,6 +315,7 @@ class Registry:
         since, lacked = self._lacked
         fresh = now - since < _LACK_SECONDS
         self._lacked = (since, lacked + sequences) if fresh else (now, sequences)
+        self._widest = max(sequences, self._widest) if fresh else sequences
         routers, awaited = len(self.shares.view.members), self.shares.awaited
         if awaited:
             why = f"this router waits for {', '.join(awaited)} to confirm its share of max_in_flight={limit}"
@@ -309,6 +332,11 @@ class Registry:
         return self._undecided + self.queued + (lacked if self._clock() - since < _LACK_SECONDS else 0)
 
     @property
+    def widest(self) -> int:
+        """Sequences of the largest request that lacked room lately; 0 for none."""
+        return self._widest if self._clock() - self._lacked[0] < _LACK_SECONDS else 0
+
+    @property
     def is_busy(self) -> bool:
         """Whether this router or another one has decode sequences, or waits for some."""
         if self.waiting or any(self.counts().values()):
@@ -319,12 +347,18 @@ class Registry:
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""
         report = self.shares.report(asker, self.counts(), self.waiting)
-        return report._replace(prefill=self.counts(ROLE_PREFILL), tokens=self.tokens())
+        report = report._replace(prefill=self.counts(ROLE_PREFILL), tokens=self.tokens())
+        if self.widest:
+            report = report._replace(widest=self.widest)
+        kept = self.contexts.kept(self._clock())
+        return report if kept is None else report._replace(kept={kept.engine: kept.size})
 
     def give(self, *, leaving: bool = False) -> None:
         """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
         waiting = self._undecided if leaving else self.waiting
-        self.shares.give(self.counts(), waiting, admitted=self._undecided, leaving=leaving)
+        self.shares.give(
+            self.counts(), waiting, widest=self.widest, admitted=self._undecided, leaving=leaving
+        )
 
 
 class Admission:

@@ -41,6 +41,7 @@ GOLDEN = Path(__file__).parent / "golden"
         ({"engine": {"args": ["--disable-log-stats"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
         ({"decode": {"args": ["--seed=1", "--tokens-only"]}}, "spec.decode.args[1]", {"decode"}),
         ({"prefill": {"args": ["--scheduler-cls=mine"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--config=/etc/vllm.yaml"]}}, "spec.decode.args[0]", {"decode"}),
         ({"prefill": {"args": ["--ub", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"prefill": {"args": ["--ubatch_size=3"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"decode": {"args": ["-dp", "2"]}}, "spec.decode.args[0]", {"decode"}),

@@ -146,8 +146,14 @@ def test_what_is_reckoned_here_is_as_large_as_it_is(make_cr):
 
 def test_a_history_that_grew_is_cut(live):
     entries = [ENTRY | {"epoch": epoch} for epoch in range(40)]
-    found = memory.read(damaged(live, lambda told: told.update(history=entries)), {})
+    found = memory.read(damaged(live, lambda told: told.update(history=entries, epoch=39)), {})
     assert [entry.epoch for entry in found.history] == list(range(40 - HISTORY, 40))
+
+
+def test_history_knows_no_later_epoch_than_the_table(live):
+    entries = [ENTRY, ENTRY | {"epoch": 1 << 40}]
+    found = memory.read(damaged(live, lambda told: told.update(history=entries)), {})
+    assert [entry.epoch for entry in found.history] == [3], "else nothing would become history any more"
 
 
 def test_a_count_may_be_written_as_a_float(live):
@@ -175,14 +181,14 @@ def test_a_bad_entry_of_the_history_is_dropped(live, bad):
     found = memory.read(damaged(live, lambda told: told.update(history=[bad, ENTRY, bad])), {})
     assert found.history == (Entry(**ENTRY),)
     status = json.loads(json.dumps({"history": [bad, ENTRY, bad]}))
-    assert memory.read(None, status).table.epoch == 3
+    assert memory.read(None, status).table.epoch == 4
 
 
 @pytest.mark.parametrize(
     ("key", "value", "lost"),
     [
         ("epoch", HUGE, None), ("epoch", "x", None), ("epoch", math.inf, None), ("epoch", -1, None),
-        ("active", {"fit": "f"}, "active"), ("active", [1], "active"), ("staged", "x", None),
+        ("active", {"fit": "f"}, None), ("active", [1], None), ("staged", "x", None), ("active", None, "active"),
     ],
 )  # fmt: skip
 def test_a_bad_pointer_loses_only_itself(live, key, value, lost):
@@ -198,7 +204,7 @@ def test_what_is_no_json_is_named(live, text):
     for bad in ({KEY: text}, {KEY: text, contract.ROUTING_KEY: text}):
         data = {"data": live["data"] | bad}
         found = memory.read(data, {"history": [ENTRY]})
-        assert found.table.epoch == 3
+        assert found.table.epoch == 3 + (contract.ROUTING_KEY in bad)
         assert (found.table.active is None) == (contract.ROUTING_KEY in bad)
         assert memory.lost(data, found)
     assert memory.read({"data": [1]}, {}) == Memory()

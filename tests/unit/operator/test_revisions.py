@@ -1,5 +1,7 @@
 """What decides about pods, field by field."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from eldr_operator import meta
@@ -197,7 +199,7 @@ def seen(cr, kept, runs=None):
     found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
     if runs is not None:
         head = meta.manifest("apps/v1", "StatefulSet", cr, "x-decode", "decode")
-        workload = revisions.frozen(head | {"spec": {}}, runs)
+        workload = revisions.frozen(head | {"spec": {}}, runs, None, datetime(2026, 11, 21, tzinfo=UTC))
         found["StatefulSet", "x-decode"] = workload
     return Snapshot(found, [], "")
 
@@ -221,7 +223,7 @@ def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_
     other = undone._replace(name="x-prefill-2", role="prefill")
     head = meta.manifest("apps/v1", "Deployment", cr, "x-prefill", "prefill")
     live = seen(cr, [ran, undone, other])
-    live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other)
+    live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other, None, now)
     assert revisions.plan(cr, live, own, now).images == other.images
 
 

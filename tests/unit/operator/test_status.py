@@ -70,10 +70,10 @@ def seen(make_cr, now):
     return Seen(running, outcome)
 
 
-def revision_of(completed=""):
+def revision_of(completed="", begun=""):
     """Return what decode engines are made from."""
     one = Revision("x-decode-1", "decode", 1, "", {}, Images("own"), "me", "", completed)
-    return {"decode": Choice(one, {one.name: one})}
+    return {"decode": Choice(one, {one.name: one}, runs=one.name, begun=begun)}
 
 
 def conditions(made):
@@ -188,9 +188,27 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
             ("False", "PodsNotReady"),
         ),
         (
-            {"decode": replace(DECODE, ready=1), "revisions": revision_of(completed="2030-01-01T00:00:00Z")},
+            {
+                "decode": replace(DECODE, ready=1, late="3600 s"),
+                "revisions": revision_of("2030-01-01T00:00:00Z"),
+            },
             "Progressing",
             ("True", "RolloutComplete"),
+            ("False", "PodsNotReady"),
+        ),
+        (
+            {
+                "decode": replace(DECODE, ready=1),
+                "revisions": revision_of("2030-01-01T00:00:00Z", begun="2030-01-01T00:00:01Z"),
+            },
+            "Progressing",
+            ("True", "RolloutInProgress"),
+            ("False", "PodsNotReady"),
+        ),
+        (
+            {"decode": replace(DECODE, ready=1, kept=1), "revisions": revision_of()},
+            "Progressing",
+            ("True", "RolloutInProgress"),
             ("False", "PodsNotReady"),
         ),
         ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),

@@ -155,7 +155,10 @@ def test_everything_that_may_happen(seed):
         )
         assert list(world.queue._entries) == waiting, "in the order of arrival"
         if waiting:
-            assert world.room() < waiting[0].sequences, "the first one waits beside room"
+            first = waiting[0].sequences
+            engines = world.registry.endpoints("decode")
+            fits = first == 1 or world.registry.with_room(engines, world.limit, first)
+            assert world.room() < first or not fits, "the first one waits beside room"
     world.queue.close()
     assert not world.queue._entries
     assert world.registry.queued == 0
@@ -180,3 +183,16 @@ def test_where_nobody_may_wait_who_finds_room_goes_on_after_those_that_it_is_eno
     with pytest.raises(RouterError):
         world.queue.admit(Asked(3, 1, world), 1)
     assert world.order == [0], "both places are the first one's"
+
+
+def test_a_request_of_several_sequences_waits_for_one_engine():
+    world = World(2, limit=2, most=8)
+    running = [Asked(number, 1, world) for number in range(2)]
+    for each, endpoint in zip(running, world.registry.endpoints("decode"), strict=True):
+        each.admitted(world.queue.admit(each, 1))
+        each.place(endpoint)
+    both = Asked(2, 2, world)
+    assert world.queue.admit(both, 2) is None, "one place on each engine is not enough"
+    running[0].lease.release()
+    world.loop.turn()
+    assert both.admission is not None
