@@ -22,7 +22,8 @@ def grants(
 
     Free room should be spread as the demand is. A router lacks room when it has less than half of its part: so demand
     that merely fluctuates moves nothing to and fro. Nobody gives his last place: requests may come to him as well. A single
-    request of many sequences needs one engine, so it gets all else while it waits; of several such, one after the other.
+    request of many sequences needs one engine, so it gets all else while it waits, if that is enough; of several such, one
+    after the other.
 
     Parameters
     ----------
@@ -34,11 +35,11 @@ def grants(
         Sequences of the largest request that each router has no engine for.
     """
     total = sum(max(0, room) for room in free.values())
-    wide = {router: min(widest.get(router, 0), total - len(free) + 1) for router in free}
-    if waits := [router for router in free if wide[router] > max(1, free[router])]:
-        waits_first = max(waits, key=lambda router: (wide[router], router))
-        part = dict.fromkeys(free, 1.0) | {waits_first: float(wide[waits_first])}
-        lack = {waits_first: wide[waits_first] - free[waits_first]}
+    most = total - len(free) + 1
+    if waits := [router for router in free if max(1, free[router]) < widest.get(router, 0) <= most]:
+        waits_first = max(waits, key=lambda router: (widest[router], router))
+        part = dict.fromkeys(free, 1.0) | {waits_first: float(widest[waits_first])}
+        lack = {waits_first: widest[waits_first] - free[waits_first]}
     else:
         weight = sum(demand[router] for router in free)
         part = {router: total * demand[router] / weight for router in free}

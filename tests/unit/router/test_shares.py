@@ -360,7 +360,8 @@ def test_one_request_of_many_sequences_lacks_room_on_one_engine():
     even, free = dict.fromkeys("ab", 1.0), {"a": 128, "b": 128}
     assert grants("a", free, even, {"b": 100}) == {}, "there is room for it"
     assert grants("a", free, even, {"b": 150}) == {"b": 22}
-    assert grants("a", free, even, {"b": 300}) == {"b": 127}, "nobody gives the last one"
+    assert grants("a", free, even, {"b": 255}) == {"b": 127}, "nobody gives the last one"
+    assert grants("a", free, even, {"b": 256}) == {}, "it would be in vain"
     assert grants("a", free, even, {"a": 150, "b": 150}) == {"b": 22}
     assert grants("b", free, even, {"a": 150, "b": 150}) == {}, "one after the other"
     assert grants("a", {"a": 1, "b": 0}, even, {"b": 1}) == {}
