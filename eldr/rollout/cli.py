@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import click
 
 from eldr import contract
 from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
-from eldr.options import of_cluster
+from eldr.options import FiniteRange, of_cluster
 from eldr.rollout import revisions, text
 from eldr.rollout.revisions import ENGINES, Revision, UndoError
 
@@ -99,17 +100,22 @@ _ROLE = click.option(
 @click.option(
     "--wait", is_flag=True, help="Wait until the rollout has ended; exit code 1 if it did not succeed."
 )
+@click.option(
+    "--timeout", type=FiniteRange(min=0), default=0.0, help="Seconds that --wait waits; 0: without end."
+)
 @_led
-def status(make: Any, *, name: str, wait: bool) -> None:
+def status(make: Any, *, name: str, wait: bool, timeout: float) -> None:
     """Show the revisions of NAME, those in use first, and what needs attention."""
     with _explained():
         target = make(name)
-        deployment = target.deployment()
-        while wait and (code := _code(deployment)) is None:
+        deployment, until = target.deployment(), time.monotonic() + (timeout or math.inf)
+        while wait and (code := _code(deployment)) is None and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
             deployment = target.deployment()
         for line in text.lines(deployment, target.revisions()):
             click.echo(line)
+        if wait and code is None:
+            raise click.ClickException(f"the rollout has not ended within {timeout:g} s")
         if wait and code:
             raise SystemExit(code)
 

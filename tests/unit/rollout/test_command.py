@@ -190,6 +190,15 @@ def test_status_waits_until_what_has_the_newest_template_is_ready(server, monkey
     assert next(seen, None) is None
 
 
+def test_waiting_has_an_end(server, monkeypatch):
+    found, _ = server
+    found[DEPLOYMENT] = as_json(deployment(DecodeReady="False"))
+    monkeypatch.setattr("eldr.rollout.cli.time.sleep", lambda _: None)
+    shown = run("status", "chat", "--wait", "--timeout", "0.05", code=1)
+    assert "chat-decode-2" in shown
+    assert "the rollout has not ended within 0.05 s" in shown
+
+
 def test_a_spec_that_cannot_be_used_is_no_success(server):
     found, _ = server
     found[DEPLOYMENT] = as_json(deployment(ConfigValid="False"))
