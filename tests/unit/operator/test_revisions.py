@@ -1,6 +1,6 @@
 """What decides about pods, field by field."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -280,3 +280,19 @@ def test_an_earlier_setting_brings_back_no_earlier_images(make_vllm, now):
         cr, "decode", {"metadata": {"labels": {}}}, same, revisions.plan(cr, same, Images(*NEW), now)
     )
     assert kept.number == 1, "what another release has made of it, with the same images"
+
+
+def test_a_workload_tells_since_when_it_has_another_revision(make_vllm):
+    cr, at = make_vllm(), datetime(2026, 11, 21, tzinfo=UTC)
+    old, new = revision(1, OLD), revision(2, NEW)
+    head = meta.manifest("apps/v1", "StatefulSet", cr, "x-decode", "decode") | {"spec": {}}
+    first = revisions.frozen(head, old, None, at)
+    assert revisions.begun_of(first) == "", "nothing ran before"
+    assert revisions.begun_of(revisions.frozen(head, old, first, at)) == ""
+    second = revisions.frozen(head, new, first, at)
+    assert revisions.begun_of(second) == "2026-11-21T00:00:00Z"
+    assert revisions.begun_of(
+        revisions.frozen(head, new, second, at + timedelta(hours=1))
+    ) == revisions.begun_of(second)
+    second["metadata"]["annotations"][revisions.ANNOTATION_BEGUN] = "zzz"
+    assert revisions.begun_of(second) == ""

@@ -35,7 +35,7 @@ class World:
         self.found[role].append(one)
         return one
 
-    def runs(self, revision, *, updated=2, ready=2, replicas=2):
+    def runs(self, revision, *, updated=2, ready=2, replicas=2, begun=None):
         cr, role = self.cr, revision.role
         self.workloads[KINDS.get(role, "Deployment"), f"x-{role}"] = {
             "metadata": {
@@ -43,7 +43,8 @@ class World:
                 "generation": 3,
                 "labels": {contract.LABEL_DEPLOYMENT: cr.name},
                 "ownerReferences": [meta.owner_of(cr)],
-                "annotations": {revisions.ANNOTATION_REVISION: revision.name},
+                "annotations": {revisions.ANNOTATION_REVISION: revision.name}
+                | ({revisions.ANNOTATION_BEGUN: clock.stamp(begun)} if begun else {}),
             },
             "spec": {"replicas": 2},
             "status": {
@@ -122,6 +123,27 @@ def test_a_revision_is_completed_where_no_more_pods_fit(world, role, counts, wai
     for _ in range(waiting):
         world.pod(first, node="", reason="Unschedulable")
     assert marks(world.settle(**{role: first})[role], first) == (completed, False)
+
+
+@pytest.mark.parametrize("ahead", [0, 90])
+@pytest.mark.parametrize("role", KINDS)
+def test_a_revision_that_is_gone_back_to_has_worked_once_its_pods_are_ready_again(world, role, ahead):
+    first = world.revision(role, 1, completed=1)
+    world.revision(role, 2)
+    begun = world.now + timedelta(seconds=ahead)
+    world.runs(first, ready=1, begun=begun)
+    world.pod(first, age=3600)
+    choice = world.settle(**{role: first})[role]
+    assert not choice.has_worked
+    assert (marks(choice, first), choice.failed, choice.stale) == ((True, False), "", ()), "it worked before"
+    world.runs(first, begun=begun)
+    choice = world.settle(**{role: first})[role]
+    assert choice.has_worked
+    world.found[role] = [*choice.known.values()]
+    world.runs(first, ready=1, begun=begun)
+    choice = world.settle(**{role: choice.revision})[role]
+    assert choice.has_worked, "a pod that is lost later is no rollout"
+    assert not choice.stale
 
 
 @pytest.mark.parametrize("role", KINDS)

@@ -226,6 +226,15 @@ def test_a_role_is_not_ready_for_what_is_only_being_written(now, named, wanted, 
     assert roles.role(Wanted("DecodeReady", 3, revision=wanted), live, [], now).is_ready == is_ready
 
 
+def test_what_was_late_before_is_not_late_with_what_is_only_being_written(now):
+    live = stateful_set(3)
+    live["metadata"]["annotations"] = {ANNOTATION_REVISION: "old"}
+    condition = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "late"}
+    live["status"]["conditions"] = [condition]
+    for wanted, late in (("old", "late"), ("new", "")):
+        assert roles.role(Wanted("PrefillReady", 3, revision=wanted), live, [], now).late == late
+
+
 PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failureThreshold": 60}}, {}]}}
 
 
