@@ -1,7 +1,8 @@
 """Everything about locality that the operator must not forget, beside the routing table in one ConfigMap. Pure.
 
-Routers read the routing table, which is written from the memory. The status shows it and holds nothing of its own. Whoever writes says which version it has read, so that of two operators,
-or of two passes, one always starts from what the other has left.
+Routers read the routing table, which is written from the memory. The status shows it and holds nothing of its own. Whoever
+writes says which version it has read, so that of two operators, or of two passes, one always starts from what the other
+has left.
 """
 
 from __future__ import annotations
