@@ -96,9 +96,8 @@ class KvRouter(Router):
         """Place a request, and return what it is expected to hold, too; RouterError if it is refused."""
         context = self.contexts.of(prompt, None, 1)
         if self._refuses:
-            now = now if self._keeps else math.inf  # nothing is kept for so long
             self._room = self.contexts.room(
-                context, self._workers, self._caches, self.expected, self._own, now=now
+                context, self._workers, self._caches, self.expected, self._own, now=now, keep=self._keeps
             )
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
