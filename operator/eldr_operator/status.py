@@ -64,7 +64,7 @@ def unknown(cr: EldrDeployment, reason: str, why: str, now: datetime) -> Object:
 
 
 def _role(running: Workloads, name: str) -> Object:
-    role = running.prefill if name == contract.ROLE_PREFILL else running.decode
+    role = running.roles[name]
     made = {"desired": role.desired, "ready": role.ready, "summary": f"{role.ready}/{role.desired}"}
     by = running.scaled_by.get(name)
     return made | _revision(running, name) | ({"scaledBy": by} if by else {})
@@ -88,7 +88,7 @@ def _update(running: Workloads) -> Condition:
 
 
 def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
-    roles = [running.prefill.condition, running.decode.condition, running.router.condition]
+    roles = [role.condition for role in running.roles.values()]
     config, available = _config(problems, running, outcome), _available(running, outcome)
     model = [running.model] if running.model is not None else []
     progressing = _progressing(running, outcome)
@@ -146,11 +146,7 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if failed := {role: choice for role, choice in running.revisions.items() if choice.failed}:
         text = "; ".join(rollback.told(role, choice) for role, choice in failed.items())
         return Condition("Progressing", "False", ROLLED_BACK, text)
-    roles = {
-        contract.ROLE_PREFILL: running.prefill,
-        contract.ROLE_DECODE: running.decode,
-        contract.ROLE_ROUTER: running.router,
-    }
+    roles = running.roles
     # a revision that has not worked yet may still fail; pods that are lost after it has are no rollout
     over = {
         name for name, choice in running.revisions.items() if choice.has_worked and roles[name].is_current

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eldr_tiny_moe.client import ReferenceClient
+from eldr_tiny_moe.client import MODEL, ReferenceClient
 from tests.support.processes import wait_for
-from tests.vllm.engines import NAME, Engine, Setup
+from tests.vllm.engines import NAME, Engine, Mode, Setup
 from tests.vllm.pair import Pair
 
 
@@ -35,6 +35,14 @@ class Pools:
     def hybrid(self) -> bool:
         """Whether some layers see a sliding window only."""
         return self.family in {"gptoss", "gemma4", "gemma4-split", "gemma4-vision"}
+
+
+def chunked(mode: Mode, plugin: Path, *arguments: str, **env: str) -> Setup:
+    """Return how an engine of the trained model is set up whose prompts are computed in several chunks."""
+    arguments = (*arguments, "--max-num-batched-tokens", "64")
+    return Setup(
+        role="plain", plugin=plugin, model=MODEL, max_len=1024, mode=mode, arguments=arguments, env=env
+    )
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import pytest
 from eldr_tiny_moe.client import MODEL, ReferenceClient
 from tests.support.router import router
 from tests.vllm.comparison import check
-from tests.vllm.engines import CPU_MODE, GPU_MODE, NAME, Setup
-from tests.vllm.pools import serving
+from tests.vllm.engines import CPU_MODE, GPU_MODE, NAME
+from tests.vllm.pools import chunked, serving
 from tests.vllm.prompts import tokens
 
 pytestmark = pytest.mark.long
@@ -41,17 +41,8 @@ def served(request, environment, plugin, written, tmp_path_factory, near_ties):
     loras = (f"{name}={written / name}" for name in ADAPTERS)
     # one slot more than adapters: on CPUs requests without an adapter compute with the last slot's, beside others that have one
     slots = ("--enable-lora", "--max-loras", str(len(ADAPTERS) + 1), "--max-lora-rank", "8")
-    arguments = (*slots, "--lora-target-modules", "q_proj", "v_proj", "--lora-modules", *loras)
-    arguments += ("--max-num-batched-tokens", "64")
-    setup = Setup(
-        role="plain",
-        plugin=plugin,
-        model=MODEL,
-        max_len=1024,
-        mode=request.param,
-        arguments=arguments,
-        env={"ELDR_CPU_LORA": "1"},
-    )
+    targets = ("--lora-target-modules", "q_proj", "v_proj")
+    setup = chunked(request.param, plugin, *slots, *targets, "--lora-modules", *loras, ELDR_CPU_LORA="1")
     folder = tmp_path_factory.mktemp("lora")
     with (
         serving("qwen3moe-trained", setup, ("4M", "4M"), environment, folder, near_ties) as pools,

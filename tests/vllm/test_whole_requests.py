@@ -12,8 +12,8 @@ import pytest
 from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
-from tests.vllm.engines import CPU_MODE, GPU_MODE, Setup
-from tests.vllm.pools import serving
+from tests.vllm.engines import CPU_MODE, GPU_MODE
+from tests.vllm.pools import chunked, serving
 from tests.vllm.prompts import tokens
 
 pytestmark = pytest.mark.long
@@ -23,14 +23,7 @@ EMBED = Path(__file__).parent / "engine_side" / "eldr_test_embed.py"
 
 @pytest.fixture(scope="module", params=[CPU_MODE, GPU_MODE], ids=lambda mode: mode.runner)
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
-    setup = Setup(
-        role="plain",
-        plugin=plugin,
-        model=MODEL,
-        max_len=1024,
-        mode=request.param,
-        arguments=("--enable-prompt-embeds", "--max-num-batched-tokens", "64"),
-    )
+    setup = chunked(request.param, plugin, "--enable-prompt-embeds")
     folder = tmp_path_factory.mktemp("whole")
     with serving("qwen3moe-trained", setup, ("4M", "4M"), environment, folder, near_ties) as pools:
         yield pools

@@ -114,6 +114,15 @@ class Workloads:
     scaled_by: Mapping[str, str] = field(default_factory=dict)
     model: Condition | None = None
 
+    @property
+    def roles(self) -> dict[str, Role]:
+        """Each role by its name."""
+        return {
+            contract.ROLE_PREFILL: self.prefill,
+            contract.ROLE_DECODE: self.decode,
+            contract.ROLE_ROUTER: self.router,
+        }
+
 
 class Wanted(NamedTuple):
     """What the spec wants of a role.

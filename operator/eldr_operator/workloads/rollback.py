@@ -62,10 +62,9 @@ class Choice(NamedTuple):
     @property
     def has_worked(self) -> bool:
         """Whether all pods were ready with this revision since they have it; so it is where nothing is known of revisions."""
-        last = _last_completed(self.known.values())
-        name = self.revision.name if self.revision else ""
+        has_it = self.revision is not None and self.revision.name == self.runs
         return not self.known or (
-            last is not None and last.name == name == self.runs and last.completed >= self.begun
+            has_it and _has_worked(self.runs, self.begun, _last_completed(self.known.values()))
         )
 
     @property
@@ -161,10 +160,9 @@ def _choose(
         name: each if _is_remembered(cr, each, wanted) else each._replace(failed="")
         for name, each in known.items()
     }
-    worked = last is not None and name == last.name
-    if workload is not None and name in marked and not (worked and last and last.completed >= begun):
+    if workload is not None and name in marked and not _has_worked(name, begun, last):
         waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
-        may_fail = name == wanted.name and last is not None and not worked and not waits
+        may_fail = name == wanted.name and last is not None and name != last.name and not waits
         since = now - timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
         at = max(now, clock.read(begun) or now, _second_after(last) if last is not None else now)
         marked[name] = _judged(marked[name], workload, live.pods, since, at, may_fail=may_fail)
@@ -259,6 +257,11 @@ def _spec(cr: EldrDeployment, role: str) -> RolloutSpec:
 def _last_completed(known: Iterable[Revision]) -> Revision | None:
     completed = [each for each in known if each.completed]
     return max(completed, key=lambda each: (each.completed, each.number), default=None)
+
+
+def _has_worked(name: str, begun: str, last: Revision | None) -> bool:
+    """Tell whether a revision that pods have since ``begun`` is the last one with which all were ready, and was it since."""
+    return last is not None and last.name == name and last.completed >= begun
 
 
 def _key(revision: Revision | None) -> str:

@@ -178,7 +178,7 @@ class Contexts:
         self, context: Context, caches: Sequence[Cache | None], held: Sequence[int], now: float
     ) -> bool:
         """Tell whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""
-        if self._kept is not None and now < self._kept.until:
+        if self.kept(now) is not None:
             return False
         prompt, size = context
         needed, share = size if prompt else 0, _FULL / max(1.0, self.factor)

@@ -284,6 +284,7 @@ class Shares:
         count = max(1, len(in_flight))
         demand = {r.router: 1 + (sum(r.in_flight.values()) + r.waiting) / count for r in others}
         demand[self.router] = 1 + (sum(in_flight.values()) + waiting) / count
+        wide = {self.router: widest, **{r.router: r.widest for r in others}}
         left = sum(max(0, self.bound(engine) - own) for engine, own in in_flight.items()) - admitted
         for engine, own in in_flight.items():
             free = {self.router: self.bound(engine) - own}
@@ -291,12 +292,9 @@ class Shares:
                 if engine in r.rights:
                     coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
                     free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
-            if leaving:
-                chosen = given_up(self.router, free, waiting)
-            else:
-                chosen = grants(
-                    self.router, free, demand, {self.router: widest, **{r.router: r.widest for r in others}}
-                )
+            chosen = (
+                given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand, wide)
+            )
             for router, wanted in chosen.items():
                 number = max(0, min(wanted, left))
                 given = self._now.given.setdefault(router, {})

@@ -346,12 +346,13 @@ class Registry:
 
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""
-        report = self.shares.report(asker, self.counts(), self.waiting)
-        report = report._replace(prefill=self.counts(ROLE_PREFILL), tokens=self.tokens())
-        if self.widest:
-            report = report._replace(widest=self.widest)
         kept = self.contexts.kept(self._clock())
-        return report if kept is None else report._replace(kept={kept.engine: kept.size})
+        return self.shares.report(asker, self.counts(), self.waiting)._replace(
+            prefill=self.counts(ROLE_PREFILL),
+            tokens=self.tokens(),
+            kept={} if kept is None else {kept.engine: kept.size},
+            widest=self.widest,
+        )
 
     def give(self, *, leaving: bool = False) -> None:
         """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
