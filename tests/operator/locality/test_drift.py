@@ -158,12 +158,12 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
         ("first", 1, "Accepted"),
         ("first", 1, "Protective"),
-        ("first", 2, "Accepted"),
-        ("first", 2, "Protective"),
-        ("first", 2, "ServesAgain"),
+        ("first", 3, "Accepted"),
+        ("first", 3, "Protective"),
+        ("first", 3, "ServesAgain"),
     ]
-    wait_for(lambda: router(world).told[-1] == (2, "ELDR"), "it to be seen", 60)
-    served = [policy for epoch, policy in router(world).told if epoch == 2]
+    wait_for(lambda: router(world).told[-1] == (3, "ELDR"), "it to be seen", 60)
+    served = [policy for epoch, policy in router(world).told if epoch == 3]
     assert served == ["JSQ", "ELDR"], "known to harm, it did not serve for a moment when it was active again"
     world.kube.until_condition(FIT, "first", "Regresses", status="False")
 
