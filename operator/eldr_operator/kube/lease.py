@@ -1,7 +1,8 @@
 """Which of several operators acts: the one that holds a Lease.
 
 The others fill their caches and write nothing, so that one of them takes over within seconds. So an upgrade starts the new operator
-beside the old one, which goes on until it ends.
+beside the old one, which goes on until it ends. One that is newer than the leader says in the Lease that it waits, and an older
+standby leaves it the next turn.
 
 The LeaseLock of the ``kubernetes`` package (37.0) is not used: its requests fail in their own validation.
 
@@ -19,10 +20,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
+from eldr import contract
+from eldr_operator import clock as clocks
 from eldr_operator.clock import Clock
 from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube.api import Api, path
 from eldr_operator.settings import Settings
+
+Object = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +37,11 @@ LEASE_SECONDS = 15
 """Without a renewal, after which another operator takes it."""
 RENEW_WITHIN_SECONDS = 10.0
 """Less than that, so that its holder has stopped by then."""
+VERSION = f"{contract.GROUP}/version"
+"""Annotation: the version of its holder."""
+WAITS = f"{contract.GROUP}/waits"
+"""Annotation: the version of a newer operator that waits for it, and when it said so last."""
+_WAITS_EVERY_SECONDS = 5.0
 _RETRY_SECONDS = 2.0
 _REQUEST_SECONDS = 5.0
 
@@ -57,10 +69,11 @@ class Lease:
     ) -> None:
         self._api = api
         self._namespace, self._name = settings.lease_namespace, settings.lease
-        self._identity = settings.identity
+        self._identity, self._version = settings.identity, settings.version
         self._clock, self._monotonic = clock, monotonic
         self._seen: tuple[object, object] = (None, None)
         self._since = 0.0
+        self._waits, self._waits_since = "", 0.0
         self._problem, self._fails_since = "", 0.0
         self.held = asyncio.Event()
 
@@ -107,9 +120,11 @@ class Lease:
         try:
             async with asyncio.timeout(seconds):
                 live = await self._api.get("Lease", self._namespace, self._name)
-                free = self._is_free(live or {}, release=release)
+                free = self._is_free(live or {}, release=release) and (release or not self._stands_back(live))
                 if free:
                     await self._put(live, release=release)
+                elif not release and self._is_to_say_so(live):
+                    await self._say_so(live or {})
         except (ApiError, ApiUnavailableError, TimeoutError) as error:
             self._failed(str(error) or type(error).__name__)
             return False
@@ -123,7 +138,7 @@ class Lease:
             logger.warning("Lease %s/%s: %s", self._namespace, self._name, problem)
         self._problem = problem
 
-    def _is_free(self, live: dict[str, Any], *, release: bool) -> bool:
+    def _is_free(self, live: Object, *, release: bool) -> bool:
         spec = live.get("spec") or {}
         holder, now = spec.get("holderIdentity"), self._monotonic()
         if not holder or holder == self._identity:
@@ -136,12 +151,31 @@ class Lease:
             self._seen, self._since = seen, now
         return not release and now - self._since >= spec.get("leaseDurationSeconds", LEASE_SECONDS)
 
+    def _stands_back(self, live: Object | None) -> bool:
+        """Tell whether a newer operator waits for it, by our own clock from when it was seen to say so."""
+        is_newer = _is_newer(_annotation(live, WAITS).partition(" ")[0], self._version)
+        return is_newer and not self.held.is_set() and self._quiet_seconds(live) < LEASE_SECONDS
+
+    def _is_to_say_so(self, live: Object | None) -> bool:
+        """Tell whether other standbys are to be told that this operator, newer than the leader, waits."""
+        waits = _annotation(live, WAITS).partition(" ")[0]
+        return _is_newer(self._version, _annotation(live, VERSION)) and (
+            _is_newer(self._version, waits) or self._quiet_seconds(live) >= _WAITS_EVERY_SECONDS
+        )
+
+    def _quiet_seconds(self, live: Object | None) -> float:
+        """Return since when no newer operator has said that it waits."""
+        waits, now = _annotation(live, WAITS), self._monotonic()
+        if waits != self._waits:
+            self._waits, self._waits_since = waits, now
+        return now - self._waits_since
+
     def _lost(self, how: str) -> LeaseLostError:
         self.held.clear()
         return LeaseLostError(f"lost Lease {self._namespace}/{self._name}{how}")
 
-    async def _put(self, live: dict[str, Any] | None, *, release: bool) -> None:
-        """Write it over the version that was read, so that of two operators one takes it."""
+    async def _put(self, live: Object | None, *, release: bool) -> None:
+        """Take, renew or release it."""
         now = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = (live or {}).get("spec") or {}
         is_ours = spec.get("holderIdentity") == self._identity
@@ -152,10 +186,33 @@ class Lease:
             "renewTime": now,
             "leaseTransitions": spec.get("leaseTransitions", 0) + (not is_ours),
         }
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": made}
-        if live is None:
-            body |= {"metadata": {"name": self._name, "namespace": self._namespace}}
-            await self._api.request("POST", path("Lease", self._namespace), body=body)
-        else:
-            body |= {"metadata": live["metadata"]}
-            await self._api.request("PUT", path("Lease", self._namespace, self._name), body=body)
+        waits = _annotation(live, WAITS) if is_ours else ""
+        await self._written(live, made, {VERSION: self._version, WAITS: waits})
+
+    async def _say_so(self, live: Object) -> None:
+        waits = f"{self._version} {clocks.stamp(self._clock())}"
+        await self._written(live, live.get("spec") or {}, {WAITS: waits})
+
+    async def _written(self, live: Object | None, spec: Object, annotations: dict[str, str]) -> None:
+        """Write it over the version that was read, so that of two operators one takes it."""
+        head: Object = {"name": self._name, "namespace": self._namespace}
+        metadata: Object = live["metadata"] if live is not None else head
+        metadata = metadata | {"annotations": (metadata.get("annotations") or {}) | annotations}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        method, name = ("POST", "") if live is None else ("PUT", self._name)
+        await self._api.request(method, path("Lease", self._namespace, name), body=body)
+
+
+def _annotation(live: Object | None, name: str) -> str:
+    return str((((live or {}).get("metadata") or {}).get("annotations") or {}).get(name, ""))
+
+
+def _is_newer(version: str, than: str) -> bool:
+    """Tell whether one version is newer than another; what is none is older than any."""
+    found = []
+    for each in (version, than):
+        try:
+            found.append(Version(each))
+        except InvalidVersion:
+            found.append(Version("0"))
+    return found[0] > found[1]

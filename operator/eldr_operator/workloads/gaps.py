@@ -48,7 +48,7 @@ def kept_up(
         and status.get("currentRevision") == status.get("updateRevision")
         and status.get("updatedReplicas", 0) == status.get("replicas", 0)
     )
-    if existing <= 1 or is_over or not status.get("readyReplicas") or rollout.waits_in_vain(pods, now):
+    if existing <= 1 or is_over or not status.get("readyReplicas") or rollout.waiting_in_vain(pods, now):
         return manifest
     return manifest | {"spec": spec | {"replicas": existing}}
 

@@ -42,9 +42,9 @@ _FLAGS = {_FLAG: "true", f"--no-{_FLAG[2:]}": ""}
 _VERBATIM = {"--revision", "--hf-config-path"}
 _VARIABLES = {
     *("VLLM_ROCM_USE_AITER", "VLLM_ROCM_USE_AITER_MHA", "VLLM_ROCM_USE_AITER_MLA"),
-    *("VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION", "VLLM_MLA_DISABLE"),
+    *("VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION", "VLLM_MLA_DISABLE", "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT"),
 }
-"""These choose the attention backend."""
+"""These choose the attention backend, and how it lays out its cache: by the latter vLLM's own hash would let unlike engines pair."""
 _DEFAULTS: tuple[Any, ...] = ("", "auto", {}, None)
 _ALIASES = {"half": "float16", "float": "float32", "fp8": "fp8_e4m3"}
 _CHARACTERS = 10

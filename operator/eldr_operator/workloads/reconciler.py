@@ -66,7 +66,7 @@ async def reconcile(
     def summed(kind: str, role: str, wanted: Wanted, refusal: str = "") -> Role:
         choice = applied.revisions.get(role)
         if choice is not None and choice.revision is not None:
-            wanted = wanted._replace(revision=choice.revision.name)
+            wanted = wanted._replace(revision=choice.revision.name, has_worked=choice.has_worked)
         return roles.role(wanted, workload(kind, role), roles.of_role(live.pods, role), now, refusal)
 
     wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, cr.spec.prefill.rollout)

@@ -137,6 +137,8 @@ class Wanted(NamedTuple):
         Pods that are to keep an earlier template.
     revision : str
         Name of what its pods are to be made from; empty if that is not known.
+    has_worked : bool
+        Whether all pods were ready with it since they have it.
     """
 
     type: str
@@ -144,6 +146,7 @@ class Wanted(NamedTuple):
     rollout: RolloutSpec = RolloutSpec()
     kept: int = 0
     revision: str = ""
+    has_worked: bool = False
 
 
 def role(
@@ -177,7 +180,9 @@ def role(
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
         gap_at=gaps.begins_at(wanted.rollout, workload, pods, now),
-        late=rollout.late(wanted.rollout, workload, pods, now) if seen else "",
+        late=rollout.late(wanted.rollout, workload, pods, now, "" if wanted.has_worked else refusal)
+        if seen
+        else "",
     )
 
 

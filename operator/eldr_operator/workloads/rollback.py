@@ -1,6 +1,6 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
-A revision is *completed* once all pods have it and are ready, but for those that no node has room for. It has *failed* when its time is
+A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, for a minute. It has *failed* when its time is
 over and no pod has got ready. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
 something else, but not when a maintenance window closes: the next one would try the same images again.
 """
@@ -8,7 +8,7 @@ something else, but not when a maintenance window closes: the next one would try
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from eldr import contract
@@ -161,11 +161,13 @@ def _choose(
         for name, each in known.items()
     }
     if workload is not None and name in marked and not _has_worked(name, begun, last):
-        waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
-        may_fail = name == wanted.name and last is not None and name != last.name and not waits
-        since = now - timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
-        at = max(now, clock.read(begun) or now, _second_after(last) if last is not None else now)
-        marked[name] = _judged(marked[name], workload, live.pods, since, at, may_fail=may_fail)
+        pods, at = _of(marked[name], live.pods), clock.stamp(_works_at(begun, last, now))
+        if _is_complete(workload, pods, now):
+            marked[name] = marked[name]._replace(completed=at, failed="")
+        elif _may_fail(spec, name, wanted, last) and not marked[name].failed:
+            allowed = timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
+            if _has_failed(pods, now - allowed):
+                marked[name] = marked[name]._replace(failed=at)
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
     choice = Choice(marked[wanted.name], marked, stale, runs=name, begun=begun)
@@ -182,45 +184,25 @@ def _is_remembered(cr: EldrDeployment, revision: Revision, wanted: Revision) -> 
     return (revision.name == wanted.name or between) and _spec(cr, wanted.role).on_failure != "Wait"
 
 
-def _judged(
-    revision: Revision,
-    workload: Mapping[str, Any],
-    pods: Iterable[Mapping[str, Any]],
-    since: datetime,
-    at: datetime,
-    *,
-    may_fail: bool,
-) -> Revision:
-    """Return the revision that a workload has, with what has become of it.
-
-    Parameters
-    ----------
-    since : datetime
-        A pod that has not been ready since then has had its time.
-    at : datetime
-        Now; later than any other has worked.
-    """
-    mine = _of(revision, pods)
-    if _is_complete(workload, mine):
-        return revision._replace(completed=clock.stamp(at), failed="")
-    if may_fail and not revision.failed and _has_failed(mine, since):
-        return revision._replace(failed=clock.stamp(at))
-    return revision
+def _may_fail(spec: RolloutSpec, name: str, wanted: Revision, last: Revision | None) -> bool:
+    waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
+    return name == wanted.name and last is not None and name != last.name and not waits
 
 
-def _second_after(last: Revision) -> datetime:
-    """Return when another revision works at the earliest: the clock may have been ahead when this one did."""
-    completed = clock.read(last.completed)
-    return completed + timedelta(seconds=1) if completed else datetime.min.replace(tzinfo=UTC)
+def _works_at(begun: str, last: Revision | None, now: datetime) -> datetime:
+    """Return now, or what comes after all that was marked: the clock may have been ahead then."""
+    completed = clock.read(last.completed) if last is not None else None
+    after = completed + timedelta(seconds=1) if completed else now
+    return max(now, clock.read(begun) or now, after)
 
 
-def _is_complete(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether all pods have the newest template and are ready, but for those that no node has room for.
+def _is_complete(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> bool:
+    """Tell whether all pods have the newest template and are ready, but for those that no node has had room for, for a while.
 
     A role that asks for more than fits would have no revision to go back to otherwise.
     """
     status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
-    ready, waiting = status.get("readyReplicas", 0), sum(map(rollout.is_unschedulable, pods))
+    ready, waiting = status.get("readyReplicas", 0), rollout.waiting_in_vain(pods, now)
     is_rolled = {status.get(name, 0) for name in ("replicas", "updatedReplicas")} == {replicas}
     return bool(is_observed(workload) and is_rolled and ready and ready + waiting == replicas)
 

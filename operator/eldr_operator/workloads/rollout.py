@@ -18,6 +18,7 @@ from kubernetes.utils.quantity import parse_quantity
 from eldr_operator import clock
 from eldr_operator.conditions import found, is_observed
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
+from eldr_operator.workloads.revisions import begun_of
 
 Object = dict[str, Any]
 
@@ -86,11 +87,20 @@ def has_gaps(live: Mapping[str, Any] | None) -> bool:
 
 
 def late(
-    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now: datetime
+    spec: RolloutSpec,
+    live: Mapping[str, Any] | None,
+    pods: Sequence[Mapping[str, Any]],
+    now: datetime,
+    refusal: str = "",
 ) -> str:
     """Return what of a rollout is not ready though its time is over; empty if nothing is.
 
-    A Deployment says so itself. Of a StatefulSet these are pods with its newest template.
+    A Deployment says so itself. Of a StatefulSet these are pods with its newest template, and those that cannot be created.
+
+    Parameters
+    ----------
+    refusal : str
+        Why pods cannot be created.
     """
     status = (live or {}).get("status") or {}
     progressing = found(live, "Progressing")
@@ -111,7 +121,17 @@ def late(
             and (now - since).total_seconds() > allowed
         ):
             return f"pod {metadata['name']} has not been ready for {allowed} s"
+    if refusal and (now - _moved_at(live, pods, now)).total_seconds() > allowed:
+        return f"no pod has got ready for {allowed} s: {refusal}"
     return ""
+
+
+def _moved_at(live: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], now: datetime) -> datetime:
+    """Return when a rollout has begun, or a pod has become ready or unready since."""
+    metadata = live["metadata"]
+    begun = begun_of(live) or metadata.get("creationTimestamp")
+    stamps = (begun, *(found(pod, "Ready").get("lastTransitionTime") for pod in pods))
+    return max(filter(None, map(clock.read, stamps)), default=now)
 
 
 def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any]) -> int:
@@ -137,14 +157,9 @@ def unready_since(pod: Mapping[str, Any]) -> datetime | None:
     return clock.read(since.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
-def waits_in_vain(pods: Iterable[Mapping[str, Any]], now: datetime) -> bool:
-    """Tell whether a pod has found no node for so long that nobody should count on it."""
-    return any(seconds <= 0 for seconds in _left(pods, now))
-
-
-def is_unschedulable(pod: Mapping[str, Any]) -> bool:
-    """Tell whether no node has room for a pod."""
-    return _unschedulable(pod) is not None
+def waiting_in_vain(pods: Iterable[Mapping[str, Any]], now: datetime) -> int:
+    """Return how many pods have found no node for so long that nobody should count on them."""
+    return sum(seconds <= 0 for seconds in _left(pods, now))
 
 
 def unscheduled(pod: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -49,6 +49,7 @@ def test_what_does_not_matter(make_vllm, change):
         {"args": ["--hf-config-path=/else"]},
         {"args": ["--mamba-ssm-cache-dtype=float32"]},
         {"env": [{"name": "VLLM_ROCM_USE_AITER_MHA", "value": "0"}]},
+        {"env": [{"name": "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "value": "1"}]},
         {"env": [{"name": "VLLM_MLA_DISABLE", "value": "1"}]},
         {"podTemplate": {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}},
     ],

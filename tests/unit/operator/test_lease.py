@@ -1,12 +1,13 @@
 """When an operator acts, and when it has to end, by the Lease and its own clock."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube import lease as module
-from eldr_operator.kube.lease import Lease
+from eldr_operator.kube.lease import VERSION, WAITS, Lease
 from eldr_operator.settings import Settings
 
 
@@ -25,16 +26,17 @@ class Server:
         known = (self.live or {}).get("metadata", {}).get("resourceVersion")
         if body["metadata"].get("resourceVersion") != known:
             raise ApiError(409, "conflict")
-        self.hold(**body["spec"])
+        self.hold(body["metadata"].get("annotations"), **body["spec"])
         return self.live
 
     def _answer(self):
         if self.away:
             raise ApiUnavailableError("away")
 
-    def hold(self, **spec):
+    def hold(self, annotations=None, **spec):
         self.version += 1
-        self.live = {"metadata": {"resourceVersion": str(self.version)}, "spec": spec}
+        metadata = {"resourceVersion": str(self.version), "annotations": annotations or {}}
+        self.live = {"metadata": metadata, "spec": spec}
 
 
 @pytest.fixture
@@ -53,10 +55,9 @@ async def start(server, seconds, now):
     """Start operators; they end with the test."""
     running = []
 
-    def begin(identity):
-        made = Lease(
-            server, Settings(lease_namespace="ns", identity=identity), lambda: now, lambda: seconds[0]
-        )
+    def begin(identity, version="1.2.0"):
+        settings = Settings(lease_namespace="ns", identity=identity, version=version)
+        made = Lease(server, settings, lambda: now + timedelta(seconds=seconds[0]), lambda: seconds[0])
         running.append(asyncio.create_task(made.run()))
         return made, running[-1]
 
@@ -158,6 +159,57 @@ async def test_one_that_finds_another_holder_ends(server, start):
     server.hold(holderIdentity="b", leaseDurationSeconds=15)
     with pytest.raises(LeaseLostError, match="lost Lease ns/eldr-operator to b"):
         await task
+
+
+async def test_of_two_versions_the_newer_one_takes_what_is_given_back(server, start):
+    leader, task = start("leader")
+    older, _ = start("older")
+    await turns()
+    newer, _ = start("newer", "1.10.0rc1")
+    await turns()
+    task.cancel()
+    await leader.release()
+    await turns()
+    assert (older.held.is_set(), newer.held.is_set()) == (False, True)
+    assert server.live["metadata"]["annotations"] == {VERSION: "1.10.0rc1", WAITS: ""}
+
+
+async def test_a_newer_one_that_waits_no_longer_keeps_nobody_from_it(server, seconds, start):
+    leader, task = start("leader")
+    await turns()
+    _, waiting = start("newer", "2.0.0")
+    await turns()
+    older, _ = start("older", "1.1.0")
+    await turns()
+    waiting.cancel()
+    task.cancel()
+    await leader.release()
+    await turns()
+    seconds[0] += module.LEASE_SECONDS - 0.1
+    await turns()
+    assert not older.held.is_set()
+    seconds[0] += 0.2
+    await turns()
+    assert older.held.is_set()
+    assert server.live["metadata"]["annotations"] == {VERSION: "1.1.0", WAITS: ""}
+
+
+async def test_a_newer_one_says_that_it_waits_now_and_then(server, seconds, start):
+    start("leader")
+    await turns()
+    start("beside")
+    await turns()
+    assert server.live["metadata"]["annotations"] == {VERSION: "1.2.0", WAITS: ""}
+    start("newer", "2.0.0")
+    await turns()
+    said = server.live["metadata"]["annotations"][WAITS]
+    assert said.startswith("2.0.0 ")
+    seconds[0] += 4.9
+    await turns()
+    assert server.live["metadata"]["annotations"][WAITS] == said
+    seconds[0] += 0.2
+    await turns()
+    assert server.live["metadata"]["annotations"][WAITS] != said
 
 
 async def test_alone_it_acts_at_once():

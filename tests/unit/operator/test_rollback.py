@@ -105,23 +105,24 @@ def test_a_revision_is_completed_once_all_pods_are_ready_with_it(world, role, co
 
 
 @pytest.mark.parametrize(
-    ("counts", "waiting", "completed"),
+    ("counts", "waiting", "seconds", "completed"),
     [
-        ({"ready": 1}, 1, True),
-        ({"ready": 1}, 0, False),
-        ({"ready": 0}, 2, False),
-        ({"ready": 1, "updated": 1}, 1, False),
-        ({"ready": 1, "replicas": 3}, 1, False),
+        ({"ready": 1}, 1, 60, True),
+        ({"ready": 1}, 1, 59, False),
+        ({"ready": 1}, 0, 60, False),
+        ({"ready": 0}, 2, 60, False),
+        ({"ready": 1, "updated": 1}, 1, 60, False),
+        ({"ready": 1, "replicas": 3}, 1, 60, False),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("role", KINDS)
-def test_a_revision_is_completed_where_no_more_pods_fit(world, role, counts, waiting, completed):
+def test_a_revision_is_completed_where_no_more_pods_fit(world, role, counts, waiting, seconds, completed):
     first = world.revision(role, 1)
     world.runs(first, **counts)
     world.pod(first, ready=True)
     for _ in range(waiting):
-        world.pod(first, node="", reason="Unschedulable")
+        world.pod(first, age=seconds, node="", reason="Unschedulable")
     assert marks(world.settle(**{role: first})[role], first) == (completed, False)
 
 

@@ -7,7 +7,7 @@ import pytest
 from eldr_operator import clock
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
-from eldr_operator.workloads.revisions import ANNOTATION_REVISION
+from eldr_operator.workloads.revisions import ANNOTATION_BEGUN, ANNOTATION_REVISION
 from eldr_operator.workloads.roles import Wanted
 
 FULL = "0/2 nodes are available: 2 Insufficient amd.com/gpu. preemption: 0/2 nodes are available."
@@ -150,9 +150,9 @@ def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(now, pods, rep
 
 def test_a_pod_that_runs_has_a_node_whatever_its_scheduler_said(now):
     pod = waiting(now - timedelta(hours=1))
-    assert rollout.is_unschedulable(pod)
+    assert rollout.waiting_in_vain([pod, waiting(now)], now) == 1
     pod["status"]["phase"] = "Running"
-    assert not rollout.is_unschedulable(pod)
+    assert rollout.waiting_in_vain([pod], now) == 0
 
 
 def test_when_to_look_again(now):
@@ -260,6 +260,30 @@ def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_
     assert rollout.late(RolloutSpec(), None, [pod], now) == ""
     pod["metadata"]["deletionTimestamp"] = "t"
     assert rollout.late(RolloutSpec(), live, [pod], now) == ""
+
+
+@pytest.mark.parametrize(
+    ("begun", "moved", "has_worked", "is_late"),
+    [
+        (901, None, False, True),
+        (900, None, False, False),
+        (None, None, False, True),
+        (901, 5, False, False),
+        (9000, 901, False, True),
+        (901, None, True, False),
+    ],
+)
+def test_a_rollout_whose_pods_are_refused_ends(now, begun, moved, has_worked, is_late):
+    live = stateful_set(1) | {"spec": {"template": PROBED}}
+    stamps = [seconds and clock.stamp(now - timedelta(seconds=seconds)) for seconds in (begun, moved)]
+    live["status"]["updateRevision"] = "new"
+    live["metadata"] |= {"annotations": {ANNOTATION_BEGUN: stamps[0]}}
+    live["metadata"]["creationTimestamp"] = clock.stamp(now - timedelta(days=1))
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamps[1]}
+    pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [ready]}}
+    wanted = Wanted("DecodeReady", 3, has_worked=has_worked)
+    late = roles.role(wanted, live, [pod], now, "exceeded quota").late
+    assert late == ("no pod has got ready for 900 s: exceeded quota" if is_late else "")
 
 
 def test_a_deployment_tells_itself_what_does_not_get_ready(now):
