@@ -26,6 +26,7 @@ from eldr_operator.workloads import (
     rollback,
     rollout,
     scaling,
+    updates,
 )
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
@@ -49,7 +50,7 @@ class Applied(NamedTuple):
 
     unwritten: list[Unwritten]
     revisions: Mapping[str, Choice]
-    plan: revisions.Plan
+    plan: updates.Plan
 
 
 class Children:
@@ -104,7 +105,7 @@ class Children:
             Whether there are EldrFits.
         """
         own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
-        plan = revisions.plan(cr, live, own, now)
+        plan = updates.plan(cr, live, own, now)
         usable = _without_pod_templates(cr, broken)
         children = desired.children(usable, shards, plan.images, self._outside)
         wanted = [
@@ -116,7 +117,7 @@ class Children:
         asked = {
             role: runs[role]
             if role in broken
-            else revisions.choose(cr, role, each["spec"]["template"], live, plan)
+            else updates.choose(cr, role, each["spec"]["template"], live, plan)
             for each in wanted
             if (role := revisions.role_of(each))
         }
@@ -273,7 +274,7 @@ def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:
     return {role: choice for role, choice in chosen.items() if choice.revision is not None}
 
 
-def _untouched(cr: EldrDeployment, live: Snapshot, plan: revisions.Plan) -> dict[str, Choice]:
+def _untouched(cr: EldrDeployment, live: Snapshot, plan: updates.Plan) -> dict[str, Choice]:
     """Return what the pods of each role have now; it stays where what the spec asks for cannot be had."""
     running = {role: revisions.in_use(cr, live, role, found) for role, found in plan.found.items()}
     return _known({role: Choice(revision, {}) for role, revision in running.items()})

@@ -12,8 +12,9 @@ from eldr_operator.conditions import Condition, found, is_observed
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import gaps, rollout
-from eldr_operator.workloads.revisions import Plan, name_of
+from eldr_operator.workloads.revisions import name_of
 from eldr_operator.workloads.rollback import Choice
+from eldr_operator.workloads.updates import Plan
 
 Object = Mapping[str, Any]
 

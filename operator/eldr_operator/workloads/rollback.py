@@ -18,7 +18,8 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import REFUSED, Unwritten
 from eldr_operator.workloads import revisions, rollout
-from eldr_operator.workloads.revisions import Plan, Revision
+from eldr_operator.workloads.revisions import Revision
+from eldr_operator.workloads.updates import Plan
 
 _ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
 

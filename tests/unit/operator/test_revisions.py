@@ -6,7 +6,7 @@ import pytest
 
 from eldr_operator import meta
 from eldr_operator.kube.snapshot import Snapshot
-from eldr_operator.workloads import desired, revisions
+from eldr_operator.workloads import desired, revisions, updates
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 
@@ -67,7 +67,7 @@ def test_an_image_that_the_resource_names_is_not_newer(make_vllm, now, spec, new
     before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"), "one", "")
     kept = revisions.manifest(cr, before) | {"revision": 1}
     live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], "")
-    plan = revisions.plan(cr, live, Images("own:2", "vllm:2"), now)
+    plan = updates.plan(cr, live, Images("own:2", "vllm:2"), now)
     assert plan.images == before.images
     assert set(plan.newer) == newer
 
@@ -79,7 +79,7 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
     def look(kept, images=own):
         found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
         live = Snapshot(found, [], "")
-        return lambda made: revisions.choose(cr, "decode", made, live, revisions.plan(cr, live, images, now))
+        return lambda made: updates.choose(cr, "decode", made, live, updates.plan(cr, live, images, now))
 
     def made(number):
         return {"metadata": {"labels": {"a": str(number)}}}
@@ -114,7 +114,7 @@ def test_a_damaged_revision_is_none(make_vllm, now, data):
     whole = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1"), "one", "")
     damaged = revisions.manifest(cr, whole) | {"data": data}
     live = Snapshot({(revisions.KIND, "x-decode-1"): damaged}, [], "")
-    assert revisions.plan(cr, live, Images("own:2"), now).found["decode"] == []
+    assert updates.plan(cr, live, Images("own:2"), now).found["decode"] == []
 
 
 def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
@@ -210,25 +210,25 @@ OLD, NEW = ("own:1", "vllm:1"), ("own:2", "vllm:2")
 def test_images_that_run_are_those_of_what_runs_not_of_what_has_failed(make_vllm, now):
     cr, own = make_vllm(), Images("own:3", "vllm:3")
     worked, failed = revision(1, OLD), revision(2, NEW, failed="2026-11-20T00:00:00Z")
-    assert revisions.plan(cr, seen(cr, [worked, failed], worked), own, now).images == worked.images
-    assert revisions.plan(cr, seen(cr, [worked, failed]), own, now).images == worked.images
-    assert revisions.plan(cr, seen(cr, [worked, failed], failed), own, now).images == failed.images
+    assert updates.plan(cr, seen(cr, [worked, failed], worked), own, now).images == worked.images
+    assert updates.plan(cr, seen(cr, [worked, failed]), own, now).images == worked.images
+    assert updates.plan(cr, seen(cr, [worked, failed], failed), own, now).images == failed.images
 
 
 def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_worked_last(make_vllm, now):
     cr, own = make_vllm(), Images("own:3", "vllm:3")
     ran = revision(1, OLD)._replace(completed="2026-11-20T00:00:00Z")
     undone = revision(2, NEW)._replace(completed="2026-11-19T00:00:00Z")
-    assert revisions.plan(cr, seen(cr, [ran, undone]), own, now).images == ran.images
+    assert updates.plan(cr, seen(cr, [ran, undone]), own, now).images == ran.images
     other = undone._replace(name="x-prefill-2", role="prefill")
     head = meta.manifest("apps/v1", "Deployment", cr, "x-prefill", "prefill")
     live = seen(cr, [ran, undone, other])
     live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other, None, now)
-    assert revisions.plan(cr, live, own, now).images == other.images
+    assert updates.plan(cr, live, own, now).images == other.images
 
 
 @pytest.mark.parametrize(
-    ("update", "inputs", "own", "updates"),
+    ("update", "inputs", "own", "may_update"),
     [
         ("Window", "", NEW, False),
         ("Window", "other", NEW, True),
@@ -237,15 +237,15 @@ def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_
     ],
 )
 def test_images_that_failed_for_decode_in_a_maintenance_window_roll_no_other_role_in_the_next(
-    make_vllm, now, update, inputs, own, updates
+    make_vllm, now, update, inputs, own, may_update
 ):
     window = {"schedule": "* * * * *", "durationMinutes": 60}
     cr = make_vllm(update=update, refit={"drift": {"maintenanceWindow": window}})
     digest = inputs or revisions.inputs(cr, "decode")
     ran, failed = revision(1, OLD), revision(2, NEW, inputs=digest, failed="2026-11-20T00:00:00Z")
-    found = revisions.plan(cr, seen(cr, [ran, failed], ran), Images(*own), now)
-    assert (found.updates, found.images) == (updates, Images(*own) if updates else ran.images)
-    assert found.failed == ("" if updates else failed.name)
+    found = updates.plan(cr, seen(cr, [ran, failed], ran), Images(*own), now)
+    assert (found.updates, found.images) == (may_update, Images(*own) if may_update else ran.images)
+    assert found.failed == ("" if may_update else failed.name)
 
 
 @pytest.mark.parametrize("others", [[], [7]])
@@ -257,7 +257,7 @@ def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(mak
         return {"metadata": {"labels": {"release": release}}, "spec": {"containers": containers}}
 
     def chosen(live, release, own):
-        return revisions.choose(cr, "decode", made(release), live, revisions.plan(cr, live, own, now))
+        return updates.choose(cr, "decode", made(release), live, updates.plan(cr, live, own, now))
 
     ran = chosen(seen(cr, []), "one", images)
     live = seen(cr, [revision(number, NEW) for number in others], ran)
@@ -272,12 +272,12 @@ def test_an_earlier_setting_brings_back_no_earlier_images(make_vllm, now):
     before = revision(1, OLD, inputs=digest)
     runs = revision(2, NEW, inputs="of another setting", maker="two")
     live = seen(cr, [before, runs], runs)
-    known = revisions.plan(cr, live, Images(*NEW), now)
-    made = revisions.choose(cr, "decode", {"metadata": {"labels": {}}}, live, known)
+    known = updates.plan(cr, live, Images(*NEW), now)
+    made = updates.choose(cr, "decode", {"metadata": {"labels": {}}}, live, known)
     assert (made.images, made.number) == (Images(*NEW), 3)
     same = seen(cr, [revision(1, NEW, inputs=digest), runs], runs)
-    kept = revisions.choose(
-        cr, "decode", {"metadata": {"labels": {}}}, same, revisions.plan(cr, same, Images(*NEW), now)
+    kept = updates.choose(
+        cr, "decode", {"metadata": {"labels": {}}}, same, updates.plan(cr, same, Images(*NEW), now)
     )
     assert kept.number == 1, "what another release has made of it, with the same images"
 

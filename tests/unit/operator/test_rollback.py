@@ -7,7 +7,7 @@ import pytest
 from eldr import contract
 from eldr_operator import clock, meta
 from eldr_operator.kube.snapshot import Snapshot
-from eldr_operator.workloads import revisions, rollback
+from eldr_operator.workloads import revisions, rollback, updates
 from eldr_operator.workloads.images import Images
 
 KINDS = {"prefill": "Deployment", "decode": "StatefulSet"}
@@ -71,7 +71,7 @@ class World:
         )
 
     def settle(self, **wanted):
-        plan = revisions.Plan(self.found, Images("own"), (), False, "me")
+        plan = updates.Plan(self.found, Images("own"), (), False, "me")
         return rollback.settle(self.cr, wanted, Snapshot(self.workloads, self.pods, ""), plan, self.now)
 
 

@@ -18,9 +18,10 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads.images import Images
-from eldr_operator.workloads.revisions import Plan, Revision
+from eldr_operator.workloads.revisions import Revision
 from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 from eldr_operator.workloads.rollback import Choice
+from eldr_operator.workloads.updates import Plan
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
 DECODE = replace(READY, type="DecodeReady")
