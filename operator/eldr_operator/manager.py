@@ -96,24 +96,23 @@ class Manager:
     def changed(self, kind: str, live: Object, *, is_gone: bool) -> None:
         """Take a change that a watch has told, and wake the deployment that it concerns."""
         metadata = live["metadata"]
-        before = self._cache.get(kind, metadata["namespace"], metadata["name"])
+        # what this operator writes is in the cache before a watch tells it
+        is_own = not is_gone and self._cache.holds(kind, live)
+        is_asked = kind in _ASKED and (is_gone or self._generation(kind, metadata) != _generation(metadata))
         if is_gone:
             self._cache.remove(kind, live)
         else:
             self._cache.put(kind, live)
         if (name := _deployment(kind, live)) is None:
             return
-        is_asked = kind in _ASKED and (is_gone or _generation(before) != _generation(live))
-        # what this operator writes is in the cache before a watch tells it
-        is_own = (
-            not is_gone
-            and before is not None
-            and before["metadata"]["resourceVersion"] == metadata["resourceVersion"]
-        )
         for controller in self._controllers:
             if kind in controller.kinds and not (is_own and kind in controller.own):
                 wake = controller.queue.wake if is_asked else controller.queue.wake_rested
                 wake((metadata["namespace"], name))
+
+    def _generation(self, kind: str, metadata: Object) -> object:
+        known = self._cache.get(kind, metadata["namespace"], metadata["name"])
+        return known and _generation(known["metadata"])
 
     async def _resync(self) -> None:
         again = iter(_LIST_AGAIN_SECONDS)
@@ -153,5 +152,5 @@ def _deployment(kind: str, live: Object) -> str | None:
     return deployment_of(live)
 
 
-def _generation(live: Object | None) -> object:
-    return live and (live["metadata"]["uid"], live["metadata"].get("generation"))
+def _generation(metadata: Object) -> object:
+    return metadata["uid"], metadata.get("generation")

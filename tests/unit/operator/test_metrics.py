@@ -95,12 +95,10 @@ def test_the_cache_may_change_while_it_is_read():
     for name in "abc":
         cache.put(KIND_DEPLOYMENT, resource(KIND_DEPLOYMENT, name, 1))
     reading = cache._every(KIND_DEPLOYMENT)
-    first = next(reading)
+    next(reading)
     cache.put(KIND_DEPLOYMENT, resource(KIND_DEPLOYMENT, "d", 1))
-    cache.put(
-        KIND_DEPLOYMENT,
-        resource(KIND_DEPLOYMENT, "e", 1) | {"metadata": {**first["metadata"], "namespace": "z", "uid": "z"}},
-    )
+    elsewhere = resource(KIND_DEPLOYMENT, "e", 1)
+    cache.put(KIND_DEPLOYMENT, {**elsewhere, "metadata": elsewhere["metadata"] | {"namespace": "z"}})
     assert len(list(reading)) == 2
 
 
