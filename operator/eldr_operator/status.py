@@ -188,6 +188,12 @@ def _degraded(running: Workloads) -> Condition:
             "A rollout ends that, unless images or arguments of the two roles differ in what must be alike"
         )
         return Condition("Degraded", "True", "NoMatchingPrefill", text)
+    if running.mixed_images:
+        text = (
+            f"engines run different images by the same name, and may refuse each other's KV: {running.mixed_images}. "
+            "Name the image by its digest"
+        )
+        return Condition("Degraded", "True", "MixedImages", text)
     return Condition("Degraded", "False", "AsExpected", "no decode engine lacks a prefill engine of its kind")
 
 

@@ -74,6 +74,30 @@ def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(name for name, key in ready[contract.ROLE_DECODE].items() if key and key not in sources)
 
 
+def mixed_images(pods: Iterable[Mapping[str, Any]]) -> str:
+    """Return which engines with one key run different images, as after a tag was moved; empty if none do, or nodes do not tell."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for pod in pods:
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        key = (metadata.get("labels") or {}).get(contract.LABEL_KV)
+        for one in status.get("containerStatuses") or ():
+            # others are names of images that a node has not pulled
+            _, pulled, digest = (one.get("imageID") or "").partition("@sha256:")
+            if (
+                key
+                and pulled
+                and one["name"] == contract.CONTAINER_ENGINE
+                and "deletionTimestamp" not in metadata
+            ):
+                found.setdefault(key, {}).setdefault(digest, []).append(metadata["name"])
+    mixed = (by_digest for by_digest in found.values() if len(by_digest) > 1)
+    return "; ".join(
+        f"sha256:{digest[:12]} in {', '.join(sorted(names))}"
+        for by_digest in mixed
+        for digest, names in sorted(by_digest.items())
+    )
+
+
 def _key(cr: EldrDeployment, spec: RoleSpec, template: Mapping[str, Any]) -> str:
     model = cr.spec.model
     args = (*weights.arguments(model), *cr.spec.engine.args, *spec.args)

@@ -94,6 +94,7 @@ async def reconcile(
         revisions=applied.revisions,
         plan=applied.plan,
         unpaired=kv.unpaired(live.pods),
+        mixed_images=kv.mixed_images(live.pods),
         scaled_by=scaling.set_by(cr, live),
         model=model,
     )

@@ -99,6 +99,8 @@ class Workloads:
         Role to what its pods are made from.
     unpaired : sequence of str
         Ready decode pods to which no ready prefill engine may hand KV over.
+    mixed_images : str
+        Which engines run different images by one name; empty if none do.
     scaled_by : mapping
         Role to who set its replicas, where that is not the spec.
     model : Condition or None
@@ -112,6 +114,7 @@ class Workloads:
     unwritten: Sequence[Unwritten] = ()
     revisions: Mapping[str, Choice] = field(default_factory=dict)
     unpaired: Sequence[str] = ()
+    mixed_images: str = ""
     scaled_by: Mapping[str, str] = field(default_factory=dict)
     model: Condition | None = None
 

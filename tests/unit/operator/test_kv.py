@@ -102,6 +102,34 @@ def test_decode_engines_that_no_prefill_engine_may_serve(pods, expected):
     assert kv.unpaired(pods) == expected
 
 
+def runs(name, image_id, key="k", container="engine", **metadata):
+    made = pod(name, "decode", key, **metadata)
+    made["status"]["containerStatuses"] = [{"name": container, "imageID": image_id}]
+    return made
+
+
+A, B = "docker.io/v@sha256:aaaa", "docker.io/v@sha256:bbbb"
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([runs("p", A), runs("d", B), runs("e", B)], "sha256:aaaa in p; sha256:bbbb in d, e"),
+        ([runs("p", A), runs("d", "mirror.example/v@sha256:aaaa")], ""),
+        ([runs("p", A), runs("d", B, key="l")], ""),
+        ([runs("p", A), runs("d", B, deletionTimestamp="t")], ""),
+        ([runs("p", A), runs("d", B, container="router")], ""),
+        (
+            [runs("p", A), runs("d", "sha256:bbbb"), runs("e", ""), runs("f", None), pod("g", "decode", "k")],
+            "",
+        ),
+        ([runs("p", A, key=""), runs("d", B, key="")], ""),
+    ],
+)
+def test_engines_that_run_different_images_by_one_name(pods, expected):
+    assert kv.mixed_images(pods) == expected
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -214,6 +214,7 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
         ),
         ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),
         ({"unpaired": ["x-decode-1"]}, "Degraded", ("True", "NoMatchingPrefill"), ("True", "AllReady")),
+        ({"mixed_images": "sha256:1 in a"}, "Degraded", ("True", "MixedImages"), ("True", "AllReady")),
     ],
 )
 def test_conditions(make_cr, seen, now, change, kind, expected, ready):
