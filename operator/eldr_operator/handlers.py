@@ -99,6 +99,7 @@ def configure(settings: kopf.OperatorSettings, watches: Watches) -> None:
     settings.networking.request_timeout = 30
     # each object gets a task and a queue with an event, and a deployment has 25 objects
     settings.queueing.idle_timeout = 0.1
+    settings.watching.chunk_size = 50  # a list of 500 deployments' objects takes 200 MiB as a whole
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.reconnect_backoff = 1.0

@@ -29,7 +29,7 @@ from eldr_operator.errors import (
 Object = dict[str, Any]
 
 _REQUEST_SECONDS = 15
-_PAGE = "200"
+_PAGE = "50"
 """Objects of a list that are in memory as a whole."""
 _BAD_APPLY = ("failed to create typed patch object", "failed to convert new object")
 """How the server answers an apply whose fields have the wrong types, or no quantities: with status 500, though only the body is at fault."""
