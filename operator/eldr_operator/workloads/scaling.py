@@ -15,6 +15,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.conditions import is_observed
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 
@@ -56,6 +57,8 @@ def statuses(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
     found = []
     for role, kind in _WORKLOADS.items():
         workload = live.owned(kind, meta.child_name(cr, role), cr.metadata.uid) or {}
+        if workload and not is_observed(workload):
+            continue  # told once, when its controller has counted the pods
         selector = ",".join(f"{key}={value}" for key, value in meta.role_selector(cr, role).items())
         wanted = {"replicas": (workload.get("status") or {}).get("replicas", 0), "selector": selector}
         scaler = _scaler(cr, role, live)

@@ -73,8 +73,8 @@ def test_what_an_autoscaler_has_set_stays(make_cr, more):
 
 def test_autoscalers_read_what_exists(make_cr):
     cr = make_cr(**SPEC)
-    owned = {"name": "x-decode", "uid": "s", "ownerReferences": [{"uid": "cr"}]}
-    workload = {"kind": "StatefulSet", "metadata": owned, "status": {"replicas": 3}}
+    owned = {"name": "x-decode", "uid": "s", "generation": 2, "ownerReferences": [{"uid": "cr"}]}
+    workload = {"kind": "StatefulSet", "metadata": owned, "status": {"replicas": 3, "observedGeneration": 2}}
     wanted = {"replicas": 3, "selector": "eldr.dev/deployment=x,eldr.dev/role=decode"}
     ((found, status),) = scaling.statuses(cr, snapshot(workload, scaler("x-decode", 2, "eldr-operator")))
     assert (found["metadata"]["name"], status) == ("x-decode", wanted)
@@ -82,3 +82,5 @@ def test_autoscalers_read_what_exists(make_cr):
     assert scaling.statuses(cr, snapshot(workload, told)) == []
     ((_, status),) = scaling.statuses(cr, snapshot(told))
     assert status["replicas"] == 0, "no workload is there yet"
+    unseen = workload | {"status": {"replicas": 0, "observedGeneration": 1}}
+    assert scaling.statuses(cr, snapshot(unseen, told)) == [], "its controller has not seen the newest spec"
