@@ -1,7 +1,8 @@
 """Requests that wait for room on a decode engine, in the order of their arrival, before anything is spent on them.
 
 They never wait after a prefill: its result's lease would run out meanwhile. Room is given out here alone while somebody
-waits, so nobody overtakes, and each place is reserved in the step that looks for it.
+waits, and each place is reserved in the step that looks for it. Nobody overtakes, but for one case: while a request waits for many
+places on one engine, that engine is left to it, and those behind it go to the others.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Queue:
         most, seconds = self._bounds()
         reason = "queue_full" if most and self._entries else "full"
         if not most and self._entries:
-            # who can go on goes first, but where nobody may wait for an engine, who wants more holds up nobody
+            # who can go on goes first
             self._look()
             if (admission := self._registry.reserve(limit, sequences)) is not None:
                 return admission
@@ -101,6 +102,7 @@ class Queue:
             entry.timer.cancel()
             self._registry.queued -= entry.sequences
             self._metrics.wait(self._loop.time() - entry.since)
+            self._registry.wide *= bool(self._entries)
             self.wake()  # the next one may want less
 
     def wake(self) -> None:
@@ -118,14 +120,21 @@ class Queue:
             )
 
     def _look(self) -> None:
-        self._is_due = False
-        while self._entries:
-            waiter, entry = next(iter(self._entries.items()))
+        self._is_due, self._registry.wide = False, 0
+        self._registry.saves = (
+            self._bounds()[0] > 0
+        )  # where nobody may wait for an engine, who wants more holds up nobody
+        for waiter, entry in tuple(self._entries.items()):
+            if waiter not in self._entries or 0 < self._registry.wide <= entry.sequences:
+                continue
             admission = self._registry.reserve(self._limit(), entry.sequences)
-            if admission is None:
+            if admission is not None:
+                self.leave(waiter)
+                waiter.admitted(admission)
+            elif entry.sequences > 1 and not self._registry.wide:
+                self._registry.wide = entry.sequences
+            elif entry.sequences == 1:
                 break
-            self.leave(waiter)
-            waiter.admitted(admission)
 
     def _expire(self, waiter: Waiter) -> None:
         try:

@@ -147,7 +147,7 @@ class Placer:
         context: Context | None = None,
         keep: bool = False,
     ) -> Decision:
-        """Choose, and change nothing, unless room is to be kept for what fits nowhere now; RouterError as of :meth:`place`."""
+        """Choose, and change nothing, unless what fits nowhere now is to be remembered; RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
@@ -155,7 +155,7 @@ class Placer:
         limit = table.max_in_flight
         room = self._registry.with_room(usable, limit, sequences)
         if not room:
-            raise self._registry.full(limit, sequences)
+            raise self._registry.full(limit, sequences, keep=keep)
         tokens: list[int] = []
         if context is not None:
             room, tokens = self._registry.fitting(room, context, keep=keep)

@@ -39,6 +39,10 @@ class Registry:
     ----------
     queued : int
         Sequences of requests that wait to be admitted.
+    wide : int
+        Sequences of the first request that waits for so many places on one engine; 0 if none does.
+    saves : bool
+        Whether an engine is left to it.
     on_room : callable
         Called where decode engines may have room that they had not.
     contexts : Contexts
@@ -56,7 +60,8 @@ class Registry:
         self._lacked: tuple[float, int] = (0.0, 0)
         self._widest = 0  # sequences of the largest request of those
         self._draining: list[Endpoint] = []
-        self._undecided = self.queued = 0
+        self._undecided = self.queued = self.wide = 0
+        self.saves = False
         self.on_room: Callable[[], None] = lambda: None
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
         self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
@@ -197,8 +202,13 @@ class Registry:
         """Return the engines on which this router may have so many sequences more."""
         if self.shares.alone:  # nearly always; each engine's bound is the limit then
             most = limit - sequences
-            return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
-        return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
+            found = [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
+        else:
+            found = [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
+        if sequences < self.wide and (saved := self._saved(found, limit, sequences)) is not None:
+            # one that was admitted earlier has no other place
+            return [endpoint for endpoint in found if endpoint is not saved] or found
+        return found
 
     def fitting(
         self, endpoints: list[Endpoint], context: Context, *, keep: bool = True
@@ -284,13 +294,22 @@ class Registry:
             return None
         if sequences > 1 and not self.with_room(decode, limit, sequences):
             return None  # they need one engine
-        wanted = self._undecided + sequences
+        wanted, saved = self._undecided + sequences, self._saved(decode, limit, sequences)
         for endpoint in decode:
+            if endpoint is saved:
+                continue
             wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
             if wanted <= 0:
                 self._widest *= sequences < self._widest
                 return Admission(self, sequences)
         return None
+
+    def _saved(self, endpoints: Collection[Endpoint], limit: int, sequences: int) -> Endpoint | None:
+        """Return the engine that fills up no more until a request has its places there, which waits for more of them."""
+        if sequences >= self.wide or not self.saves:  # nearly always
+            return None
+        could = [endpoint for endpoint in endpoints if self.bound(endpoint, limit) >= self.wide]
+        return max(could, key=lambda each: self.bound(each, limit) - each.in_flight, default=None)
 
     def expects_room(self, limit: int, sequences: int) -> bool:
         """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
@@ -309,13 +328,14 @@ class Registry:
         room = (max(0, most - total - lost) for total, lost in zip(totals, kept, strict=True))
         return sum(room) >= promised + sequences
 
-    def full(self, limit: int, sequences: int) -> RouterError:
-        """Return the 429 for a request that finds no room, and remember the demand."""
+    def full(self, limit: int, sequences: int, *, keep: bool = True) -> RouterError:
+        """Return the 429 for a request that finds no room, and with ``keep`` remember the demand."""
         now = self._clock()
         since, lacked = self._lacked
         fresh = now - since < _LACK_SECONDS
-        self._lacked = (since, lacked + sequences) if fresh else (now, sequences)
-        self._widest = max(sequences, self._widest) if fresh else sequences
+        if keep:
+            self._lacked = (since, lacked + sequences) if fresh else (now, sequences)
+            self._widest = max(sequences, self._widest) if fresh else sequences
         routers, awaited = len(self.shares.view.members), self.shares.awaited
         if awaited:
             why = f"this router waits for {', '.join(awaited)} to confirm its share of max_in_flight={limit}"
@@ -333,8 +353,9 @@ class Registry:
 
     @property
     def widest(self) -> int:
-        """Sequences of the largest request that lacked room lately; 0 for none."""
-        return self._widest if self._clock() - self._lacked[0] < _LACK_SECONDS else 0
+        """Sequences of the largest request that lacks room, or did lately; 0 for none."""
+        lately = self._widest if self._clock() - self._lacked[0] < _LACK_SECONDS else 0
+        return max(self.wide, lately)
 
     @property
     def is_busy(self) -> bool:

@@ -59,6 +59,7 @@ class Asked:
 
     def __init__(self, number: int, sequences: int, world: World) -> None:
         self.number, self.sequences, self.world = number, sequences, world
+        world.asked[number] = sequences
         self.admission: Admission | None = None
         self.lease: Lease | None = None
         self.error: RouterError | None = None
@@ -78,6 +79,7 @@ class Asked:
 class World:
     def __init__(self, engines: int, limit: int, most: int) -> None:
         self.loop, self.limit, self.order = Loop(), limit, []
+        self.asked: dict[int, int] = {}
         self.registry = Registry(self.loop.time)
         self.metrics = Metrics(self.registry)
         self.grow(engines)
@@ -159,10 +161,16 @@ def test_everything_that_may_happen(seed):
             engines = world.registry.endpoints("decode")
             fits = first == 1 or world.registry.with_room(engines, world.limit, first)
             assert world.room() < first or not fits, "the first one waits beside room"
+            if any(asked.sequences == 1 for asked in waiting):
+                saved = max(engines, key=lambda e: world.limit - e.in_flight) if first > 1 else None
+                free = sum(max(0, world.limit - e.in_flight) for e in engines if e is not saved)
+                assert free <= world.registry._undecided, "one waits beside room that is left to nobody"
     world.queue.close()
     assert not world.queue._entries
     assert world.registry.queued == 0
-    assert sorted(world.order) == world.order, "the first come is the first served"
+    for sequences in (1, 2):
+        order = [number for number in world.order if world.asked[number] == sequences]
+        assert sorted(order) == order, "of those that want the same the first come is the first served"
 
 
 def test_where_nobody_may_wait_who_finds_room_goes_on_after_those_that_it_is_enough_for():
@@ -183,6 +191,30 @@ def test_where_nobody_may_wait_who_finds_room_goes_on_after_those_that_it_is_eno
     with pytest.raises(RouterError):
         world.queue.admit(Asked(3, 1, world), 1)
     assert world.order == [0], "both places are the first one's"
+
+
+def test_one_that_waits_for_many_places_holds_up_no_other_engine():
+    world = World(3, limit=4, most=8)
+    ends = world.registry.endpoints("decode")
+    running = [Lease(endpoint, 1) for endpoint in ends]
+    wide = Asked(0, 4, world)
+    assert world.queue.admit(wide, 4) is None
+    singles = [Asked(number, 1, world) for number in range(1, 8)]
+    for each in singles:
+        assert world.queue.admit(each, 1) is None
+    world.loop.turn()
+    assert [each.number for each in singles if each.admission] == [1, 2, 3, 4, 5, 6], (
+        "three on each of two engines"
+    )
+    for each in singles[:6]:
+        (endpoint, *_) = world.registry.with_room(ends, 4, 1)
+        each.place(endpoint)
+    assert sorted(endpoint.in_flight for endpoint in ends) == [1, 4, 4], "one is left to it"
+    assert world.registry.widest == 4, "other routers are told"
+    running[[endpoint.in_flight for endpoint in ends].index(1)].release()
+    world.loop.turn()
+    assert wide.admission is not None
+    assert world.registry.widest == 0
 
 
 def test_a_request_of_several_sequences_waits_for_one_engine():
