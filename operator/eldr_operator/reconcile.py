@@ -280,14 +280,20 @@ class Centroids:
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
         if outcome.look.decision.is_waiting:
             return POLL_WAITING_SECONDS
-        uses_samples = cr.spec.router.policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
-        return self._poll_seconds if uses_samples else POLL_REST_SECONDS
+        in_effect = {view.policy for view in outcome.look.routers} - {""}
+        return poll_seconds(cr.spec.router.policy, in_effect, self._poll_seconds)
 
     async def _tell_waiting(self, all_fits: Sequence[EldrFit]) -> None:
         now = self._common.clock()
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
                 await self._common.recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
+
+
+def poll_seconds(policy: str, in_effect: Collection[str], often: float) -> float:
+    """Return the pause between two questions to routers: short where samples are used, or some have not read the policy yet."""
+    uses_samples = policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
+    return often if uses_samples or any(each != policy for each in in_effect) else POLL_REST_SECONDS
 
 
 def _is_for(fit: Object, deployment: str) -> bool:

@@ -26,7 +26,7 @@ from eldr_router.state.step_times import default_step_time
 _PERIOD = 10.0
 _UNSUPPORTED_PERIOD = 60.0
 _NEW_PERIOD = 0.5
-"""While there are engines that were never asked: until then their KV caches and step times are unknown."""
+"""While there are engines that were never asked, at most: until then their KV caches and step times are unknown."""
 _PATIENCE = 5.0
 _MOST_BYTES = 16 << 20
 
@@ -45,8 +45,12 @@ class Steps:
         """Ask for ever."""
         while True:
             await self.step()
-            all_told = self._due and all(self._due.values())
-            await asyncio.sleep(_PERIOD / len(self._due) if all_told else _NEW_PERIOD)
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        pause = _PERIOD / max(1, len(self._due))
+        is_new = not self._due or not all(self._due.values())
+        return min(_NEW_PERIOD, pause / 2) if is_new else pause
 
     async def step(self) -> None:
         """Ask the engine whose turn it is, if any, and learn."""

@@ -81,9 +81,11 @@ def prompt_tokens(answer: dict[str, Any]) -> int:
         return 0
     # the messages API tells what it found in a cache apart
     told = [usage.get(name) for name in _PROMPT]
-    return sum(number for number in told if type(number) is int and number > 0)
+    return min(_MOST, sum(number for number in told if type(number) is int and number > 0))
 
 
+_MOST = 1 << 40
+"""Tokens of a prompt; what is larger no router could tell another one."""
 _PROMPT = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 

@@ -31,6 +31,8 @@ _WAIT_SECONDS = 1.0
 TELLS_SECONDS = 35.0
 """So long what an engine told says how often requests end there: engines are asked every 10 s."""
 _SIZES = 32
+_LONGEST = 1 << 20
+"""Tokens of an answer: more in the mean is a fault of the engine."""
 _KEEP_SECONDS = 3.0
 """After a 429 its client comes back in a second, and needs another prefill."""
 _MOST_KEPT_SECONDS = 30.0
@@ -165,9 +167,10 @@ class Contexts:
         if now > since:
             rate = max(0.0, answers.requests - before.requests) / (now - since)
         self._told[engine] = _Told(answers, now, rate)
-        if answers.tokens >= before.tokens and answers.requests > before.requests:
-            self._tokens = _KEPT * self._tokens + answers.tokens - before.tokens
-            self._requests = _KEPT * self._requests + answers.requests - before.requests
+        tokens, requests = answers.tokens - before.tokens, answers.requests - before.requests
+        if requests > 0 and 0 <= tokens <= _LONGEST * requests:
+            self._tokens = _KEPT * self._tokens + tokens
+            self._requests = _KEPT * self._requests + requests
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone."""
@@ -197,6 +200,7 @@ class Contexts:
         *,
         now: float,
         elsewhere: Mapping[str, int] = MappingProxyType({}),
+        others: Sequence[Cache | None] = (),
         keep: bool = True,
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
@@ -211,6 +215,8 @@ class Contexts:
             Tokens that each engine's sequences are expected to hold in the end, and how many sequences these are.
         elsewhere : mapping
             What other routers keep for requests that they refused: tokens by engine.
+        others : sequence of Cache or None
+            Of all engines, these and those that take no request now: one that could ever hold it may be among them.
 
         Raises
         ------
@@ -241,6 +247,8 @@ class Contexts:
         if room:
             return room
         if not free:
+            if any(cache is None or prompt < cache.largest for cache in others):
+                raise _no_room(needed, 0.0)
             raise _too_long(prompt, caches)
         if keep and needed and (kept is None or needed >= kept.size):
             names = [name for _, name in free]

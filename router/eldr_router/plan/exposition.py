@@ -7,7 +7,6 @@ engine one tells of each step, with the whole engine's batch and experts: so wha
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Iterable
 from itertools import pairwise
@@ -37,10 +36,10 @@ _WANTED = {
 }
 _OPTIONAL = {f"{METRIC_FED_TOKENS}_total": "fed", f"{METRIC_CONTEXT_TOKENS}_total": "context"}
 _SUMS = {**_WANTED, **_OPTIONAL}
-# a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp
-_BUCKET = re.compile(
-    rb'^%b_bucket\{[^\n]*?le="([^"]+)"[^\n]*\} ([^\s]+)(?: \d+)?$' % METRIC_BATCH_SIZE.encode(), re.MULTILINE
-)
+# a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp; no pattern takes longer than its
+# text is long, whatever an engine says
+_BUCKET = re.compile(rb"^%b_bucket\{([^\n]*)\} ([^\s]+)(?: \d+)?$" % METRIC_BATCH_SIZE.encode(), re.MULTILINE)
+_BOUND = re.compile(rb'(?:^|,)le="([^"]+)"')
 _LINE = re.compile(
     rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, _SUMS)).encode(),
     re.MULTILINE,
@@ -53,7 +52,9 @@ _USED = re.compile(rb"^vllm:kv_cache_usage_perc(?:\{[^\n]*\})? ([^\s]+)$", re.MU
 _ANSWERS = re.compile(
     rb"^vllm:(generation_tokens|request_success)_total(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$", re.MULTILINE
 )
-_LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(rb'(?:^|,) *(\w+)="((?:[^"\\]|\\.)*)"')
+_MOST = float(1 << 53)
+"""Of anything that is counted: sums of what is larger are not exact, and overflow in the end."""
 
 _BOUNDS = tuple(map(float, BATCH_BUCKETS))
 
@@ -75,13 +76,14 @@ def read_steps(text: bytes, sums: Sums) -> Batches | None:
     Batches larger than the contract's buckets count in the last.
     """
     below: dict[float, float] = {}
-    for bound, value in _BUCKET.findall(text):
+    for labels, value in _BUCKET.findall(text):
         try:
+            (bound,) = _BOUND.findall(labels)
             limit, number = float(bound), float(value)
         except ValueError:
             return None
         below[limit] = number + below.get(limit, 0.0)
-    if not below.keys() >= set(_BOUNDS) or not all(map(math.isfinite, below.values())):
+    if not below.keys() >= set(_BOUNDS) or not all(abs(number) <= _MOST for number in below.values()):
         return None
     cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
     sizes = [high - low for low, high in pairwise(cumulative)]
@@ -101,7 +103,7 @@ def read_sums(text: bytes) -> Sums | None:
         totals[key] = number + totals.get(key, 0.0)
     totals.setdefault("fed", totals.get("batch", 0.0))  # engines that never draft do not tell
     if not totals.keys() >= set(_WANTED.values()) or not all(
-        math.isfinite(total) for total in totals.values()
+        abs(total) <= _MOST for total in totals.values()
     ):
         return None
     return Sums(**totals)
@@ -139,7 +141,7 @@ def read_cache(text: bytes) -> Cache | None:
             sizes = [int(rank[b"num_gpu_blocks"]) * int(rank[b"block_size"]) // len(ranks) for rank in ranks]
         except (KeyError, ValueError):
             return None
-    if not sizes or min(sizes) <= 0:
+    if not sizes or min(sizes) <= 0 or sum(sizes) > _MOST:
         return None
     used = _numbers(_USED.findall(text))
     return Cache(sum(sizes), max(sizes), min(1.0, sum(used) / len(used)) if used else None)
@@ -155,12 +157,12 @@ def read_answers(text: bytes) -> Answers | None:
 
 
 def _numbers(values: Iterable[bytes]) -> list[float]:
-    """Return what is a number among values, and none below 0."""
+    """Return what is a number among values, and none below 0 or too large to count with."""
     found = []
     for value in values:
         with contextlib.suppress(ValueError):
             found.append(float(value))
-    return [number for number in found if 0 <= number < math.inf]
+    return [number for number in found if 0 <= number <= _MOST]
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:

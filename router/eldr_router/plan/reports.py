@@ -11,6 +11,8 @@ from eldr.contract import PATH_COUNTS
 from eldr_router.plan.split import Report, View
 
 _MOST = 1 << 53
+_MOST_TERMS = 1 << 52
+"""Less, as the next terms are to be read as well."""
 
 
 def question(router: str) -> str:
@@ -70,7 +72,7 @@ def read_report(status: int, body: bytes) -> Report:
             router=str(fields["router"]),
             seq=_count(fields["seq"]),
             view=View(tuple(str(member) for member in fields["members"]), _count(fields["limit"])),
-            term=_count(fields["term"]),
+            term=_count(fields["term"], most=_MOST_TERMS),
             in_flight=_counts(fields["in_flight"]),
             rights=_counts(fields["rights"]),
             granted=_counts(fields["granted"]),
@@ -91,8 +93,8 @@ def _counts(fields: dict[str, Any]) -> dict[str, int]:
     return {str(name): _count(count, least=-_MOST) for name, count in fields.items()}
 
 
-def _count(value: float, *, least: int = 0) -> int:
+def _count(value: float, *, least: int = 0, most: int = _MOST) -> int:
     """Return a number that this router can add up and report on."""
-    if not least <= value <= _MOST:
-        raise ValueError(f"its counts have {value!r}, expected {least} to {_MOST}")
+    if not least <= value <= most:
+        raise ValueError(f"its counts have {value!r}, expected {least} to {most}")
     return int(value)

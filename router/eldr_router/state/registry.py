@@ -222,7 +222,10 @@ class Registry:
             return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
         loads = self.totals(endpoints)
-        room = self.contexts.room(context, names, caches, held, loads, now=now, elsewhere=kept, keep=keep)
+        others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
+        room = self.contexts.room(
+            context, names, caches, held, loads, now=now, elsewhere=kept, others=others, keep=keep
+        )
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:

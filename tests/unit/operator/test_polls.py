@@ -8,6 +8,7 @@ from eldr_operator.kube.authorities import Authorities
 from eldr_operator.locality import polls as module
 from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.router_view import RouterPod, RouterView
+from eldr_operator.reconcile import POLL_REST_SECONDS, poll_seconds
 
 POD, OTHER = RouterPod("r0", "10.0.0.1", None), RouterPod("r1", "10.0.0.2", None)
 KEY = ("n", "x")
@@ -224,3 +225,17 @@ async def test_an_answer_that_breaks_the_reader_is_a_problem_and_the_next_one_co
     polls.ask_every(KEY, 0.001)
     await routers.again()
     assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [""]
+
+
+@pytest.mark.parametrize(
+    ("policy", "in_effect", "seconds"),
+    [
+        ("ELDR", {"ELDR"}, 5.0),
+        ("MarginalUnion", set(), 5.0),
+        ("JSQ", {"JSQ"}, POLL_REST_SECONDS),
+        ("JSQ", set(), POLL_REST_SECONDS),
+        ("JSQ", {"JSQ", "MarginalUnion"}, 5.0),
+    ],
+)
+def test_routers_that_have_not_read_the_policy_yet_are_asked_often(policy, in_effect, seconds):
+    assert poll_seconds(policy, in_effect, 5.0) == seconds

@@ -5,18 +5,19 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from eldr.contract import ROLE_DECODE
+from eldr.contract import METRIC_BATCH_SIZE, METRIC_INFO, ROLE_DECODE
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.answers import prompt_tokens
 from eldr_router.plan.contexts import TELLS_SECONDS, Answers, Cache, Context, Contexts
-from eldr_router.plan.exposition import read_answers, read_cache
+from eldr_router.plan.exposition import Sums, read_answers, read_cache, read_steps, read_sums, read_untested
 from eldr_router.plan.reports import read_report, write_report
 from eldr_router.plan.shares import Shares
 from eldr_router.plan.signature import NO_SIGNATURE
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import Intent, make_table
+from eldr_router.state.endpoint import Lease
 from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
 
@@ -44,6 +45,8 @@ def test_the_cache_of_the_engine_simulator_is_read():
         ({"num_gpu_blocks": "500", "block_size": "16"}, Cache(8000, 4000)),
         ({"num_gpu_blocks": "None", "block_size": "16"}, None),
         ({"num_gpu_blocks": "0", "block_size": "16"}, None),
+        ({"kv_cache_size_tokens": "1" + "0" * 400}, None),
+        ({"num_gpu_blocks": "9" * 20, "block_size": "9" * 20}, None),
     ],
 )
 def test_ranks_tell_their_own_tokens_and_the_blocks_of_all(labels, found):
@@ -61,6 +64,7 @@ def test_ranks_tell_their_own_tokens_and_the_blocks_of_all(labels, found):
         ({"input_tokens": 7, "cache_read_input_tokens": 3}, 10),
         ({"prompt_tokens": True}, 0),
         ({"prompt_tokens": -5}, 0),
+        ({"prompt_tokens": 1 << 62, "input_tokens": 1 << 62}, 1 << 40),
         ("no", 0),
     ],
 )
@@ -79,6 +83,30 @@ def test_a_request_counts_with_an_answer_of_the_usual_length_and_its_own_limit_a
     contexts.heard("d0", Answers(0, 0), None, 0, 0.0)  # it has started anew
     contexts.heard("d0", Answers(1000, 10), None, 0, 0.0)
     assert contexts.usual == pytest.approx(100, abs=5)
+
+
+def test_an_engine_that_tells_nonsense_of_its_answers_is_not_learned_from():
+    contexts = Contexts()
+    contexts.heard("d0", Answers(0, 0), None, 0, 0.0)
+    contexts.heard("d0", Answers(1e15, 10), None, 0, 0.0)
+    assert contexts.usual == 256
+    text = b"vllm:generation_tokens_total %b\nvllm:request_success_total 5\n"
+    assert read_answers(text % b"1e308") is None
+    assert read_answers(text % b"7") == Answers(7, 5)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", [b"a", b'le="', b'le="1",', b"} 1", b"} ", b'a="', b',a="\\'])
+def test_metrics_of_any_form_are_searched_in_time(piece):
+    for name in ("vllm:cache_config_info", f"{METRIC_BATCH_SIZE}_bucket", METRIC_INFO):
+        start = f"{name}{{".encode()
+        line = start + piece * (300_000 // len(piece))
+        for text in (line, line + b"} 1"):
+            read_cache(text)
+            read_answers(text)
+            read_untested(text)
+            assert read_sums(text) is None
+            assert read_steps(text, Sums()) is None
 
 
 def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
@@ -229,6 +257,19 @@ def registry():
     registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i) for i in range(2)])
     shares.set_addresses(())
     return registry
+
+
+@pytest.mark.parametrize(
+    ("large", "status"), [(Cache(9000, 9000), 400), (Cache(20_000, 20_000), 429), (None, 429)]
+)
+def test_a_prompt_that_only_an_engine_without_a_place_can_hold_may_come_again(registry, large, status):
+    first, second = registry.endpoints(ROLE_DECODE)
+    first.cache, second.cache = SMALL, large
+    leases = [Lease(second, 1) for _ in range(JSQ.max_in_flight)]
+    with pytest.raises(RouterError) as refused:
+        place(registry, 15_000)
+    assert refused.value.status == status
+    del leases
 
 
 def place(registry, *sizes):

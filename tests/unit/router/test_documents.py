@@ -279,7 +279,13 @@ def test_what_routers_say_to_each_other():
     for missing in good:
         with pytest.raises(ValueError, match="counts"):
             read_report(200, orjson.dumps({key: value for key, value in good.items() if key != missing}))
-    for field, value in (("term", 1e308), ("waiting", -2), ("seq", 1 << 60), ("in_flight", {"d0": 1e300})):
+    for field, value in (
+        ("term", 1e308),
+        ("term", 1 << 53),
+        ("waiting", -2),
+        ("seq", 1 << 60),
+        ("in_flight", {"d0": 1e300}),
+    ):
         with pytest.raises(ValueError, match="expected"):
             read_report(200, orjson.dumps({**good, field: value}))
     with pytest.raises(ValueError):
