@@ -8,7 +8,7 @@ begun, prompts that share their beginning, windows. So a wrong expectation heals
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -35,8 +35,9 @@ _LONGEST = 1 << 20
 """Tokens of an answer: more in the mean is a fault of the engine."""
 _KEEP_SECONDS = 3.0
 """After a 429 its client comes back in a second, and needs another prefill."""
-_MOST_KEPT_SECONDS = 30.0
-"""So long room is kept for requests that come again and again, and then for as long not: others wait meanwhile."""
+_MINUTE, _MOST_KEPT_SECONDS = 60.0, 30.0
+"""In the first half of each minute room is kept for requests that come again and again, in the second it is not: others wait
+meanwhile. The minutes are those of the clock on the wall, so that they are the same for all routers."""
 
 
 class Cache(NamedTuple):
@@ -80,18 +81,24 @@ class Context(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Room on an engine that is kept for a request which was refused: tokens, and from and until when, in monotonic seconds."""
+    """Room on an engine that is kept for a request which was refused: tokens, and until when, in monotonic seconds."""
 
     engine: str
     size: int
-    since: float
     until: float
 
 
 class Contexts:
-    """What is expected of requests."""
+    """What is expected of requests.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    wall : float
+        What the time of day has over the monotonic clock, in seconds.
+    """
+
+    def __init__(self, wall: float = 0.0) -> None:
+        self._wall = wall
         self._told: dict[str, _Told] = {}
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
@@ -201,13 +208,15 @@ class Contexts:
         now: float,
         elsewhere: Mapping[str, int] = MappingProxyType({}),
         others: Sequence[Cache | None] = (),
+        shorter: Callable[[int, int], int] | None = None,
         keep: bool = True,
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
 
-        One whose prompt nobody has told needs a cache that is not full. After a refusal the emptiest engine takes no shorter
-        requests for a moment: else these would take what is freed, for ever. Before a prefill, of size 0, that does not count:
-        it may be the long one that comes again. Without ``keep`` a refusal has no such consequence.
+        One whose prompt nobody has told needs a cache that is not full. After a refusal shorter requests leave room for it on the
+        emptiest engine for a moment: else these would take what is freed, for ever. What requests of its size hold there does not
+        count: it comes free for it. Before a prefill, of size 0, nothing is left: it may be the long one that comes again.
+        Without ``keep`` a refusal has no such consequence.
 
         Parameters
         ----------
@@ -217,6 +226,8 @@ class Contexts:
             What other routers keep for requests that they refused: tokens by engine.
         others : sequence of Cache or None
             Of all engines, these and those that take no request now: one that could ever hold it may be among them.
+        shorter : callable, optional
+            Returns, of ``held`` at a position, what requests of less than a size hold; without it, all of it.
 
         Raises
         ------
@@ -238,7 +249,8 @@ class Contexts:
                 most = _FULL / self._at_once(load) * cache.tokens - tokens
                 free.append((most, engines[at]))
                 if 0 < size < (reserve := reserved.get(engines[at], 0)):
-                    most -= reserve
+                    longer = 0 if shorter is None else tokens - shorter(at, reserve)
+                    most = min(most, most + longer - reserve)
                     tokens = reserve  # noqa: PLW2901 - as if it were there
                 elif needed <= (soon := self._freed_soon(engines[at], needed, now)):
                     most += soon
@@ -257,12 +269,10 @@ class Contexts:
         raise _no_room(needed, max(free)[0])
 
     def _keep(self, engine: str, size: int, now: float) -> None:
-        """Keep room for a request that is refused, unless such requests have had it for long."""
-        before, since = self._kept, now
-        if before is not None and now - before.since < 2 * _MOST_KEPT_SECONDS:
-            had_all = before.until >= before.since + _MOST_KEPT_SECONDS
-            since = before.since if had_all or now - before.until < _KEEP_SECONDS else now
-        self._kept = Kept(engine, size, since, min(now + _KEEP_SECONDS, since + _MOST_KEPT_SECONDS))
+        """Keep room for a request that is refused, in the first half of a minute."""
+        second = (now + self._wall) % _MINUTE
+        if second < _MOST_KEPT_SECONDS:
+            self._kept = Kept(engine, size, now + min(_KEEP_SECONDS, _MOST_KEPT_SECONDS - second))
 
     def kept(self, now: float) -> Kept | None:
         """Return what is kept free for a request that was refused."""

@@ -24,6 +24,7 @@ class Endpoint:
         "health",
         "in_flight",
         "keeps_deadlines",
+        "leases",
         "name",
         "spec",
         "tokens",
@@ -35,6 +36,7 @@ class Endpoint:
         self.freed = freed  # to be called when it has room again
         self.in_flight = 0
         self.tokens = 0  # of KV that its sequences are expected to hold
+        self.leases: set[Lease] = set()  # of those that hold any
         self.cache: Cache | None = None  # as far as it tells
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
@@ -64,7 +66,7 @@ class Lease:
         Of KV that it is expected to hold.
     """
 
-    __slots__ = ("_endpoint", "_sequences", "_stay", "_tokens")
+    __slots__ = ("_endpoint", "_sequences", "_stay", "tokens")
 
     def __init__(
         self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None, tokens: int = 0
@@ -72,16 +74,19 @@ class Lease:
         self._endpoint: Endpoint | None = endpoint
         self._sequences = sequences
         self._stay = stay
-        self._tokens = tokens
+        self.tokens = tokens
         endpoint.in_flight += sequences
         endpoint.tokens += tokens
+        if tokens:
+            endpoint.leases.add(self)
 
     def release(self) -> None:
         """Give the room back."""
         if self._endpoint is not None:
             endpoint, self._endpoint = self._endpoint, None
             endpoint.in_flight -= self._sequences
-            endpoint.tokens -= self._tokens
+            endpoint.tokens -= self.tokens
+            endpoint.leases.discard(self)
             endpoint.freed()
             if self._stay is not None:
                 self._stay.leave()

@@ -34,6 +34,8 @@ class Registry:
         Monotonic seconds.
     shares : Shares, optional
         What this router may have of each engine; without it, everything.
+    wall : float
+        What the time of day has over the clock, in seconds.
 
     Attributes
     ----------
@@ -49,13 +51,15 @@ class Registry:
         What requests are expected to hold of KV caches.
     """
 
-    def __init__(self, clock: Callable[[], float], shares: Shares | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float], shares: Shares | None = None, *, wall: float = 0.0
+    ) -> None:
         self._clock = clock
         if shares is None:
             shares = Shares("")
             shares.set_addresses(())
         self.shares = shares
-        self.contexts = Contexts()
+        self.contexts = Contexts(wall)
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._lacked: tuple[float, int] = (0.0, 0)
         self._widest = 0  # sequences of the largest request of those
@@ -223,9 +227,17 @@ class Registry:
         names = [endpoint.name for endpoint in endpoints]
         loads = self.totals(endpoints)
         others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
+
+        def shorter(at: int, size: int) -> int:
+            own, total = endpoints[at].tokens, held[at]
+            mine = own - sum(lease.tokens for lease in endpoints[at].leases if lease.tokens >= size)
+            # of other routers' nobody knows which they are
+            return mine + ((total - own) * mine // own if own else total)
+
         room = self.contexts.room(
-            context, names, caches, held, loads, now=now, elsewhere=kept, others=others, keep=keep
-        )
+            context, names, caches, held, loads,
+            now=now, elsewhere=kept, others=others, shorter=shorter, keep=keep,
+        )  # fmt: skip
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:

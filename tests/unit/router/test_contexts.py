@@ -158,21 +158,47 @@ def test_after_a_refusal_an_engine_is_kept_for_the_long_one():
     contexts = Contexts()
     with pytest.raises(RouterError):
         room(contexts, 6000, 8000, 7000)
-    assert contexts.kept(0.0) == ("d1", 6000, 0.0, 3.0)
+    assert contexts.kept(0.0) == ("d1", 6000, 3.0)
     assert room(contexts, 1000, 8000, 7000) == [0], "the emptiest one takes no shorter ones"
     with pytest.raises(RouterError, match="about 2000 tokens"):
         room(contexts, 2000, 8000, 7000)
     assert room(contexts, 0, 9600, 7000) == [1], "before its prefill nobody knows which one it is"
     with pytest.raises(RouterError):
         room(contexts, 4000, 8000, 7000, now=1.0)
-    assert contexts.kept(1.0) == ("d1", 6000, 0.0, 3.0), "a shorter one does not get its place"
+    assert contexts.kept(1.0) == ("d1", 6000, 3.0), "a shorter one does not get its place"
     with pytest.raises(RouterError):
         room(contexts, 6500, 5000, 5000, now=1.0)
-    assert contexts.kept(1.0) == ("d1", 6500, 0.0, 4.0), "where room was made, the next one waits as well"
+    assert contexts.kept(1.0) == ("d1", 6500, 4.0), "where room was made, the next one waits as well"
     assert room(contexts, 6500, 8000, 3000, now=2.0) == [1]
     assert room(contexts, 1000, 8000, 7000, now=4.0) == [0, 1], "its client does not come back"
     contexts.placed(Context(6500, 6500))
     assert contexts.kept(2.0) is None
+
+
+def test_room_is_kept_in_the_first_half_of_each_minute_of_the_day():
+    for wall, until in ((0.0, 3.0), (28.0, 2.0), (29.5, 0.5), (30.0, None), (59.9, None), (60.0, 3.0)):
+        contexts = Contexts(wall)
+        with pytest.raises(RouterError):
+            room(contexts, 6000, 8000)
+        kept = contexts.kept(0.0)
+        assert (kept and kept.until) == (until and pytest.approx(until))
+
+
+def test_what_long_requests_hold_is_not_asked_of_short_ones():
+    contexts, args = Contexts(), (["d0"], [SMALL], [8000], [9])
+    with pytest.raises(RouterError):
+        contexts.room(Context(6000, 6000), *args, now=0.0)
+    short = Context(500, 500)
+    with pytest.raises(RouterError):
+        contexts.room(short, *args, now=1.0)
+    assert contexts.room(short, *args, now=1.0, shorter=lambda *_: 2000) == [0], (
+        "a long one of 6,000 ends in time"
+    )
+    with pytest.raises(RouterError):
+        contexts.room(short, *args, now=1.0, shorter=lambda *_: 3100)
+    full = (["d0"], [SMALL], [9400], [9])
+    with pytest.raises(RouterError):
+        contexts.room(short, *full, now=1.0, shorter=lambda *_: 2000)
 
 
 def test_few_requests_may_hold_more_than_the_mean_at_a_time():
@@ -253,7 +279,7 @@ def test_reports_carry_tokens_and_older_routers_tell_none():
 @pytest.fixture
 def registry():
     shares = Shares("a", 4)
-    registry = Registry(lambda: 100.0, shares)
+    registry = Registry(lambda: 100.0, shares, wall=20.0)
     registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i) for i in range(2)])
     shares.set_addresses(())
     return registry

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import orjson
 import pytest
@@ -133,3 +135,35 @@ def test_a_long_request_that_comes_again_and_again_shuts_nobody_out():
         assert not node.serves(LONG)
         served += node.serves(SHORT)
     assert 200 <= served <= 400
+
+
+@pytest.mark.parametrize("apart", [0, 30])
+def test_routers_keep_room_at_the_same_time_so_that_short_requests_are_served_in_between(apart):
+    """Each has a long request that never fits, and that comes again for 30 s of each minute."""
+    nodes = (pool := Pool(2)).nodes
+    nodes[0].place(5000)
+    served = 0
+    for second in range(480):
+        pool.talk(1.0)
+        for number, node in enumerate(nodes):
+            if (second + apart * number) % 60 < 30:
+                assert not node.serves(LONG)
+        pool.talk()
+        served += all(node.serves(SHORT) for node in nodes)
+    assert served >= 220
+
+
+def test_short_requests_are_served_beside_long_ones_that_come_again():
+    """One long request runs at a time, two others come again each second, and five short ones come."""
+    (node,) = (pool := Pool(1)).nodes
+    long, served, longs = None, 0, 0
+    for second in range(300):
+        pool.now += 1.0
+        if long is not None and second % 5 == 0:
+            long.release()
+            long = None
+        for _ in range(2):
+            with contextlib.suppress(RouterError):
+                long, longs = node.place(LONG), longs + 1
+        served += sum(node.serves(SHORT) for _ in range(5))
+    assert (longs, served) == (60, 1500)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -90,6 +91,7 @@ class KvRouter(Router):
         self._seeing, self._caches, self._refuses, self._keeps = policy, list(caches), refuses, keeps
         self.contexts = Contexts()
         self.expected = [0] * len(caches)
+        self._sizes: list[Counter[int]] = [Counter() for _ in caches]
         self._room: Sequence[int] = range(len(caches))
 
     def send(self, record: int, prompt: int, now: float) -> tuple[Placement, int]:
@@ -97,18 +99,24 @@ class KvRouter(Router):
         context = self.contexts.of(prompt, None, 1)
         if self._refuses:
             self._room = self.contexts.room(
-                context, self._workers, self._caches, self.expected, self._own, now=now, keep=self._keeps
-            )
+                context, self._workers, self._caches, self.expected, self._own,
+                now=now, shorter=self._shorter, keep=self._keeps,
+            )  # fmt: skip
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
         self.contexts.placed(context)
         self.expected[placement.worker] += context.size
+        self._sizes[placement.worker][context.size] += 1
         return placement, context.size
 
     def over(self, placement: Placement, size: int) -> None:
         """Count a request no longer."""
         self.ended(placement)
         self.expected[placement.worker] -= size
+        self._sizes[placement.worker] -= Counter([size])
+
+    def _shorter(self, engine: int, size: int) -> int:
+        return sum(each * count for each, count in self._sizes[engine].items() if each < size)
 
     def hear(self, engine: int, cache: Cache, answers: Answers, now: float) -> None:
         """Take what an engine says."""
