@@ -303,6 +303,16 @@ def place(registry, *sizes):
     return [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in sizes]
 
 
+def test_a_dry_run_remembers_no_demand(registry):
+    placer, wide = Placer(registry, np.random.default_rng(0)), JSQ.max_in_flight + 1
+    with pytest.raises(RouterError):
+        placer.decide(JSQ, NO_SIGNATURE, (), wide, 1)
+    assert (registry.waiting, registry.widest) == (0, 0)
+    with pytest.raises(RouterError):
+        placer.place(JSQ, NO_SIGNATURE, sequences=wide)
+    assert (registry.waiting, registry.widest) == (wide, wide)
+
+
 def test_tokens_are_held_until_a_request_is_over(registry):
     for endpoint in registry.endpoints(ROLE_DECODE):
         endpoint.cache = SMALL
