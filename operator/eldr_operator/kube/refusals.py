@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from eldr_operator import clock
 from eldr_operator.conditions import is_observed
@@ -18,6 +18,16 @@ _NEW = timedelta(seconds=10)
 """So young a StatefulSet has few pods because its controller is still making them."""
 
 
+class Refusal(NamedTuple):
+    """Why pods cannot be created, and since when that is told; an empty message where nothing says so."""
+
+    message: str = ""
+    since: datetime | None = None
+
+
+NOT_REFUSED = Refusal()
+
+
 def seconds_until_asked(live: Object | None, now: datetime) -> float | None:
     """Return after how many seconds to ask why a StatefulSet has fewer pods than it wants; None where it is not new, or has all."""
     if live is None or not _lacks_pods(live):
@@ -28,12 +38,12 @@ def seconds_until_asked(live: Object | None, now: datetime) -> float | None:
     return left.total_seconds() if timedelta(0) < left <= _NEW else None
 
 
-async def of_stateful_set(api: Api, live: Object | None, now: datetime) -> str:
+async def of_stateful_set(api: Api, live: Object | None, now: datetime) -> Refusal:
     """Return why a StatefulSet has fewer pods than it wants; empty where it has all, nothing says why, or it is too early to say."""
     if live is None or not _lacks_pods(live) or seconds_until_asked(live, now) is not None:
-        return ""
+        return NOT_REFUSED
     if not is_observed(live):
-        return ""  # its controller comes first, and its status wakes a pass
+        return NOT_REFUSED  # its controller comes first, and its status wakes a pass
     return await _told(api, live)
 
 
@@ -42,19 +52,21 @@ async def of_job(api: Api, live: Object | None) -> str:
     status = (live or {}).get("status") or {}
     if live is None or any(status.get(key) for key in ("active", "succeeded", "failed", "conditions")):
         return ""
-    return await _told(api, live)
+    return (await _told(api, live)).message
 
 
 def _lacks_pods(live: Object) -> bool:
     return bool((live.get("status") or {}).get("replicas", 0) < live["spec"]["replicas"])
 
 
-async def _told(api: Api, live: Object) -> str:
+async def _told(api: Api, live: Object) -> Refusal:
     metadata = live["metadata"]
     fields = f"involvedObject.uid={metadata['uid']},reason={_REASON}"
     try:
         found, _ = await api.list("Event", metadata["namespace"], fields=fields)
     except OperatorError:
-        return ""  # rights of an older chart, or Events that cannot be read: what is not ready is told all the same
+        # rights of an older chart, or Events that cannot be read: what is not ready is told all the same
+        return NOT_REFUSED
+    since = min(filter(None, (clock.read(event.get("firstTimestamp")) for event in found)), default=None)
     # Each pod has a text of its own; always the same one, or the status would be written again and again.
-    return min((str(event.get("message", "")) for event in found), default="")
+    return Refusal(min((str(event.get("message", "")) for event in found), default=""), since)

@@ -11,6 +11,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
+from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import downloads, kv, roles, scaling
@@ -63,10 +64,10 @@ async def reconcile(
     def workload(kind: str, role: str) -> Mapping[str, Any] | None:
         return live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
 
-    def summed(kind: str, role: str, wanted: Wanted, refusal: str = "") -> Role:
+    def summed(kind: str, role: str, wanted: Wanted, refusal: Refusal = NOT_REFUSED) -> Role:
         choice = applied.revisions.get(role)
         if choice is not None and choice.revision is not None:
-            wanted = wanted._replace(revision=choice.revision.name, has_worked=choice.has_worked)
+            wanted = wanted._replace(revision=choice.revision.name)
         return roles.role(wanted, workload(kind, role), roles.of_role(live.pods, role), now, refusal)
 
     wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, cr.spec.prefill.rollout)

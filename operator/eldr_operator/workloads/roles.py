@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator.conditions import Condition, found, is_observed
+from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import gaps, rollout
@@ -141,8 +142,6 @@ class Wanted(NamedTuple):
         Pods that are to keep an earlier template.
     revision : str
         Name of what its pods are to be made from; empty if that is not known.
-    has_worked : bool
-        Whether all pods were ready with it since they have it.
     """
 
     type: str
@@ -150,17 +149,20 @@ class Wanted(NamedTuple):
     rollout: RolloutSpec = RolloutSpec()
     kept: int = 0
     revision: str = ""
-    has_worked: bool = False
 
 
 def role(
-    wanted: Wanted, workload: Object | None, pods: Sequence[Object], now: datetime, refusal: str = ""
+    wanted: Wanted,
+    workload: Object | None,
+    pods: Sequence[Object],
+    now: datetime,
+    refusal: Refusal = NOT_REFUSED,
 ) -> Role:
     """Sum up a Deployment or StatefulSet and its pods.
 
     Parameters
     ----------
-    refusal : str
+    refusal : Refusal
         Why pods cannot be created, where the workload's own conditions do not tell it.
     """
     type_, desired = wanted.type, wanted.replicas
@@ -178,15 +180,13 @@ def role(
         ready=min(status.get("readyReplicas", 0), desired),
         existing=status.get("replicas", 0),
         is_current=current and status.get("replicas", 0) <= desired,
-        trouble=_refused(type_, workload, refusal)
+        trouble=_refused(type_, workload, refusal.message)
         or next(filter(None, (trouble(type_, pod) for pod in pods)), None),
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
         gap_at=gaps.begins_at(wanted.rollout, workload, pods, now),
-        late=rollout.late(wanted.rollout, workload, pods, now, "" if wanted.has_worked else refusal)
-        if seen
-        else "",
+        late=rollout.late(wanted.rollout, workload, pods, now, refusal) if seen else "",
     )
 
 

@@ -17,8 +17,8 @@ from kubernetes.utils.quantity import parse_quantity
 
 from eldr_operator import clock
 from eldr_operator.conditions import found, is_observed
+from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
-from eldr_operator.workloads.revisions import begun_of
 
 Object = dict[str, Any]
 
@@ -91,7 +91,7 @@ def late(
     live: Mapping[str, Any] | None,
     pods: Sequence[Mapping[str, Any]],
     now: datetime,
-    refusal: str = "",
+    refusal: Refusal = NOT_REFUSED,
 ) -> str:
     """Return what of a rollout is not ready though its time is over; empty if nothing is.
 
@@ -99,7 +99,7 @@ def late(
 
     Parameters
     ----------
-    refusal : str
+    refusal : Refusal
         Why pods cannot be created.
     """
     status = (live or {}).get("status") or {}
@@ -121,17 +121,15 @@ def late(
             and (now - since).total_seconds() > allowed
         ):
             return f"pod {metadata['name']} has not been ready for {allowed} s"
-    if refusal and (now - _moved_at(live, pods, now)).total_seconds() > allowed:
-        return f"no pod has got ready for {allowed} s: {refusal}"
+    if refusal.since and (now - _moved_at(refusal.since, pods)).total_seconds() > allowed:
+        return f"no pod has got ready for {allowed} s: {refusal.message}"
     return ""
 
 
-def _moved_at(live: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], now: datetime) -> datetime:
-    """Return when a rollout has begun, or a pod has become ready or unready since."""
-    metadata = live["metadata"]
-    begun = begun_of(live) or metadata.get("creationTimestamp")
-    stamps = (begun, *(found(pod, "Ready").get("lastTransitionTime") for pod in pods))
-    return max(filter(None, map(clock.read, stamps)), default=now)
+def _moved_at(since: datetime, pods: Iterable[Mapping[str, Any]]) -> datetime:
+    """Return when a pod has become ready or unready last, if that is later: what refused pods before is over then."""
+    moments = (clock.read(found(pod, "Ready").get("lastTransitionTime")) for pod in pods)
+    return max([since, *filter(None, moments)])
 
 
 def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any]) -> int:

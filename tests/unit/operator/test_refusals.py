@@ -6,8 +6,10 @@ import pytest
 
 from eldr_operator import clock
 from eldr_operator.kube import refusals
+from eldr_operator.kube.refusals import Refusal
 
 MADE = clock.utc_now()
+TOLD = Refusal("pod a: no quota", MADE.replace(microsecond=0))
 LATER = MADE + timedelta(seconds=30)
 
 
@@ -21,7 +23,9 @@ class Events:
         self.asked += 1
         assert (kind, namespace) == ("Event", "n")
         assert fields == "involvedObject.uid=u,reason=FailedCreate"
-        return [{"message": "pod b: no quota"}, {"message": "pod a: no quota"}], "1"
+        first = {"message": "pod b: no quota", "firstTimestamp": clock.stamp(MADE)}
+        later = {"message": "pod a: no quota", "firstTimestamp": clock.stamp(LATER)}
+        return [later, first], "1"
 
 
 def stateful_set(status, replicas=2):
@@ -45,14 +49,14 @@ def stateful_set(status, replicas=2):
 )
 async def test_nothing_is_asked(live):
     events = Events()
-    assert await refusals.of_stateful_set(events, live, LATER) == ""
+    assert await refusals.of_stateful_set(events, live, LATER) == Refusal()
     assert not events.asked
 
 
 async def test_what_its_controller_could_not_create_is_told():
     events = Events()
     live = stateful_set({"observedGeneration": 3, "replicas": 1})
-    assert await refusals.of_stateful_set(events, live, LATER) == "pod a: no quota"
+    assert await refusals.of_stateful_set(events, live, LATER) == TOLD
     assert events.asked == 1
 
 
@@ -60,14 +64,14 @@ async def test_a_new_one_is_left_alone_until_its_controller_had_time():
     events = Events()
     live = stateful_set({"observedGeneration": 3})
     now = MADE + timedelta(seconds=1)
-    assert await refusals.of_stateful_set(events, live, now) == ""
+    assert await refusals.of_stateful_set(events, live, now) == Refusal()
     assert not events.asked
     left = refusals.seconds_until_asked(live, now)
     assert left is not None
     assert 0 < left < 30, "and somebody comes back for it"
     later = now + timedelta(seconds=left)
     assert refusals.seconds_until_asked(live, later) is None
-    assert await refusals.of_stateful_set(events, live, later) == "pod a: no quota"
+    assert await refusals.of_stateful_set(events, live, later) == TOLD
 
 
 @pytest.mark.parametrize("live", [None, stateful_set({"replicas": 2})], ids=["none", "complete"])
@@ -78,5 +82,5 @@ def test_nobody_comes_back_for_nothing(live):
 async def test_a_clock_that_is_behind_keeps_no_refusal_back():
     events, behind = Events(), MADE - timedelta(hours=1)
     live = stateful_set({"observedGeneration": 3, "replicas": 1})
-    assert await refusals.of_stateful_set(events, live, behind) == "pod a: no quota"
+    assert await refusals.of_stateful_set(events, live, behind) == TOLD
     assert refusals.seconds_until_asked(live, behind) is None

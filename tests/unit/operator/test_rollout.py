@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator import clock
+from eldr_operator.kube.refusals import Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
-from eldr_operator.workloads.revisions import ANNOTATION_BEGUN, ANNOTATION_REVISION
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION
 from eldr_operator.workloads.roles import Wanted
 
 FULL = "0/2 nodes are available: 2 Insufficient amd.com/gpu. preemption: 0/2 nodes are available."
@@ -263,26 +264,21 @@ def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_
 
 
 @pytest.mark.parametrize(
-    ("begun", "moved", "has_worked", "is_late"),
-    [
-        (901, None, False, True),
-        (900, None, False, False),
-        (None, None, False, True),
-        (901, 5, False, False),
-        (9000, 901, False, True),
-        (901, None, True, False),
-    ],
+    ("refused", "moved", "is_late"),
+    [(901, None, True), (900, None, False), (None, None, False), (901, 5, False), (9000, 901, True)],
 )
-def test_a_rollout_whose_pods_are_refused_ends(now, begun, moved, has_worked, is_late):
+def test_a_rollout_whose_pods_are_refused_ends(now, refused, moved, is_late):
     live = stateful_set(1) | {"spec": {"template": PROBED}}
-    stamps = [seconds and clock.stamp(now - timedelta(seconds=seconds)) for seconds in (begun, moved)]
     live["status"]["updateRevision"] = "new"
-    live["metadata"] |= {"annotations": {ANNOTATION_BEGUN: stamps[0]}}
-    live["metadata"]["creationTimestamp"] = clock.stamp(now - timedelta(days=1))
-    ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamps[1]}
+    since, ready_since = (seconds and now - timedelta(seconds=seconds) for seconds in (refused, moved))
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "lastTransitionTime": ready_since and clock.stamp(ready_since),
+    }
     pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [ready]}}
-    wanted = Wanted("DecodeReady", 3, has_worked=has_worked)
-    late = roles.role(wanted, live, [pod], now, "exceeded quota").late
+    refusal = Refusal("exceeded quota", since)
+    late = roles.role(Wanted("DecodeReady", 3), live, [pod], now, refusal).late
     assert late == ("no pod has got ready for 900 s: exceeded quota" if is_late else "")
 
 
