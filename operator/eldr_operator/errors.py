@@ -70,6 +70,10 @@ class NoAnswerError(ApiUnavailableError):
     """The API server took a request and did not answer in time, as where an admission webhook hangs."""
 
 
+class UnreadableError(ApiUnavailableError):
+    """The API server holds what cannot be read or kept here, such as an object nested too deep; somebody may mend it."""
+
+
 class RequestFailedError(ApiUnavailableError):
     """The API server answered that it could not carry out this one request, as when an admission webhook is down.
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Callable, Sequence
 
 from eldr import contract
 from eldr_operator.controller import LONGEST_PASS_SECONDS, Controller
+from eldr_operator.errors import UnreadableError
 from eldr_operator.kube.api import Object
 from eldr_operator.kube.cache import Cache, deployment_of
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.streams import Streams
 from eldr_operator.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 _STUCK_SECONDS = 60.0
 """Beyond what the resync and a pass are given: only a fault of this process explains it."""
@@ -102,7 +106,11 @@ class Manager:
         if is_gone:
             self._cache.remove(kind, live)
         else:
-            self._cache.put(kind, live)
+            try:
+                self._cache.put(kind, live)
+            except UnreadableError as error:
+                logger.warning("%s", error)  # the next list tells it, for as long as it lasts
+                return
         if (name := _deployment(kind, live)) is None:
             return
         for controller in self._controllers:

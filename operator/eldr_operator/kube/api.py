@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -18,12 +17,14 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 import eldr
 from eldr import contract
+from eldr_operator.border import load
 from eldr_operator.errors import (
     ApiError,
     ApiUnavailableError,
     NoAnswerError,
     NoClusterError,
     RequestFailedError,
+    UnreadableError,
 )
 
 Object = dict[str, Any]
@@ -148,7 +149,7 @@ class Api:
         ApiError
             If the server refuses it.
         ApiUnavailableError
-            If there is no answer, or one that asks to come back later.
+            If there is no answer, or one that cannot be read or asks to come back later.
         RequestFailedError
             If the server fails at it.
         """
@@ -175,7 +176,10 @@ class Api:
             ) from None
         if response.status >= 300:
             raise _refusal(response.status, response.data.decode(errors="replace"))
-        answer: Object = json.loads(response.data)
+        try:
+            answer: Object = load(response.data)
+        except ValueError as error:
+            raise UnreadableError(f"{method} {url}: the answer cannot be read: {error}") from None
         return answer
 
     async def get(
@@ -269,7 +273,7 @@ class Api:
 
 def _refusal(status: int, text: str) -> ApiError | ApiUnavailableError:
     try:
-        answer = json.loads(text)
+        answer = load(text)
         reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
     except (ValueError, AttributeError):
         reason, message = "", text[:200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from eldr import contract
+from eldr_operator.errors import UnreadableError
 
 Object = dict[str, Any]
 
@@ -33,6 +35,8 @@ WATCHED: Mapping[str, str] = {
 """Kinds that are watched, and the label selector of those that matter."""
 _PARSED = 1000
 """Objects that are kept parsed as well: those of some forty deployments."""
+_MOST_LEVELS = 800
+"""Of lists and objects in one another: beyond, Python's limit of calls would keep some readers from what others have kept."""
 _CONTAINERS = ("containers", "initContainers")
 _OF_POD = ("nodeName", *_CONTAINERS)
 _OF_CONTAINER = ("name", "ports", "resources")
@@ -62,7 +66,7 @@ class Cache:
         self._by_deployment: dict[tuple[str, str, str], set[str]] = {}
         self._gone: dict[tuple[str, str], dict[str, int]] = {}
         # a pass reads the same objects as the one before it
-        self._parsed = lru_cache(_PARSED)(orjson.loads)
+        self._parsed = lru_cache(_PARSED)(_parsed)
 
     def __repr__(self) -> str:
         return f"<Cache objects={sum(1 for kind in WATCHED for _ in self._every(kind))}>"
@@ -94,16 +98,21 @@ class Cache:
         return [self._read(kept) for _, _, kept in self._every(kind)]
 
     def put(self, kind: str, live: Object) -> None:
-        """Take an object as it is now, unless a later version is known, or that it is gone."""
+        """Take an object as it is now, unless a later version is known, or that it is gone.
+
+        Raises
+        ------
+        UnreadableError
+            If it is nested too deep; what was known of it stays.
+        """
         metadata, version = live["metadata"], _version(live)
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
         if kind not in WATCHED or version <= self._gone.get((kind, namespace), {}).get(uid, 0):
             return
         known = self._objects[kind].get(namespace, {}).get(name)
         if known is None or known.uid != uid or known.version < version:
+            text, deployment = _text(kind, lean(kind, live)), deployment_of(live)
             self._drop(kind, namespace, name)
-            deployment = deployment_of(live)
-            text = orjson.dumps(lean(kind, live))
             self._objects[kind].setdefault(namespace, {})[name] = _Kept(uid, version, deployment, text)
             if deployment is not None:
                 self._by_deployment.setdefault((kind, namespace, deployment), set()).add(name)
@@ -133,6 +142,11 @@ class Cache:
             What was listed; None for all.
         version : int or None
             Of the list; None if nothing can be later.
+
+        Raises
+        ------
+        UnreadableError
+            If one of them is nested too deep; the others have been taken.
         """
         uids = {live["metadata"]["uid"] for live in listed}
         for where, name, known in [*self._every(kind)]:
@@ -140,8 +154,14 @@ class Cache:
                 continue
             if version is None or known.version <= version:
                 self._drop(kind, where, name)
+        failed: UnreadableError | None = None
         for live in listed:
-            self.put(kind, live)
+            try:
+                self.put(kind, live)
+            except UnreadableError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _drop(self, kind: str, namespace: str, name: str) -> None:
         known = self._objects[kind].get(namespace, {}).pop(name, None)
@@ -188,6 +208,35 @@ def lean(kind: str, live: Object) -> Object:
     if kind == "ControllerRevision" and any(owner["kind"] == "StatefulSet" for owner in owners):
         return {name: value for name, value in live.items() if name != "data"}
     return live
+
+
+def _text(kind: str, live: Object) -> bytes:
+    try:
+        return orjson.dumps(live)
+    except TypeError:  # nested too deep for it, a number of more than 64 bits, or half a character
+        if _levels(live) <= _MOST_LEVELS:
+            return json.dumps(live).encode()
+    metadata = live["metadata"]
+    raise UnreadableError(
+        f"{kind} {metadata['namespace']}/{metadata['name']} is nested deeper than {_MOST_LEVELS} levels; "
+        "delete it, or remove what is nested so"
+    )
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:  # the same
+        return json.loads(text)
+
+
+def _levels(value: object) -> int:
+    """Return how many lists and objects are in one another, without a call for each."""
+    levels, inside = 0, [value]
+    while inside := [one for one in inside if isinstance(one, dict | list)]:
+        levels += 1
+        inside = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
+    return levels
 
 
 def _version(live: Mapping[str, Any]) -> int:

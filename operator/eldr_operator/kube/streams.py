@@ -109,12 +109,12 @@ class Streams:
                 listed, version = await self._api.list(
                     *stream, labels=WATCHED[stream.kind], keep=partial(lean, stream.kind)
                 )
+                self._cache.replace(*stream, listed, version)
             except OperatorError as error:
                 if str(self._unlisted.get(stream)) != str(error):
                     logger.warning("cannot list %s: %s", stream, error)
                 self._unlisted[stream] = error
                 return stream if isinstance(error, ApiError) else None
-        self._cache.replace(*stream, listed, version)
         if not has_gap:
             self.watches.failed.discard(stream)
         if self._unlisted.pop(stream, None) is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr_operator.errors import ApiUnavailableError, NoClusterError
+from eldr_operator.errors import ApiUnavailableError, NoClusterError, UnreadableError
 from eldr_operator.kube.api import Api, _proxy_of, _refusal, connect
 from tests.support import kubeconfig
 
@@ -51,6 +51,24 @@ async def test_without_a_cluster_it_says_what_to_set(text, tmp_path, monkeypatch
     with pytest.raises(NoClusterError, match=r"^no cluster: .+; set KUBECONFIG"):
         async with connect():
             pass
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 1200 + "1" + "}" * 1200, "<html>", b"\xff"])
+async def test_an_answer_that_cannot_be_read_is_told_as_such(text):
+    class Client:
+        status, data = 200, text if isinstance(text, bytes) else text.encode()
+
+        async def param_serialize(self, *_, **__):
+            return ()
+
+        async def call_api(self, **_):
+            return self
+
+        async def read(self):
+            """It is there."""
+
+    with pytest.raises(UnreadableError, match=r"^GET /api: the answer cannot be read: "):
+        await Api(Client()).request("GET", "/api")
 
 
 @pytest.mark.parametrize(("no_proxy", "expected"), [("fd00::1", None), ("fd00::2", PROXY), ("", PROXY)])

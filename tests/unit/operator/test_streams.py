@@ -8,6 +8,7 @@ import pytest
 from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.streams import Stream, Streams
+from tests.support.deep import nested
 
 FORBIDDEN = ApiError(403, "Forbidden", "no right")
 
@@ -18,6 +19,7 @@ class Api:
     def __init__(self):
         self.failing = {}
         self.absent = set()
+        self.spec = {}
         self.asked = []
 
     async def list(self, kind, namespace, *, labels="", keep=None):
@@ -27,7 +29,7 @@ class Api:
                 raise self.failing[key]
         name = namespace or "n"
         metadata = {"name": "p", "namespace": name, "uid": name, "resourceVersion": "4"}
-        return ([{"metadata": metadata}] if kind == "Pod" else []), 5
+        return ([{"metadata": metadata, **self.spec}] if kind == "Pod" else []), 5
 
     async def request(self, method, url):
         assert method == "GET"
@@ -72,6 +74,17 @@ async def test_a_kind_that_may_not_be_listed_is_told_and_the_others_go_on(api, c
     api.failing.clear()
     await streams.list(everything=False)
     assert (streams.blind, streams.refused("anywhere")) == ({}, {})
+
+
+async def test_what_is_nested_too_deep_is_the_fault_of_its_own_stream(api, cache):
+    streams = Streams(api, cache, ())
+    api.spec = {"status": nested(900)}
+    await streams.list(everything=True)
+    ((stream, why),) = streams.blind.items()
+    assert (stream, why[:22]) == (Stream("Pod", None), "Pod n/p is nested deep")
+    api.spec = {}
+    await streams.list(everything=False)
+    assert streams.blind == {}
 
 
 async def test_a_namespace_that_is_gone_is_left_out_until_it_is_back(api, cache):
