@@ -34,11 +34,27 @@ ALLOWED = {
     **engine(privileged=False, capabilities={"drop": ["ALL"]}),
 }
 
+NULLS = {
+    **dict.fromkeys(("serviceAccountName", "hostNetwork", "initContainers")),
+    "volumes": [{"name": "a", "hostPath": None}],
+    "containers": [{"name": "engine", "securityContext": None}, {"name": "b", "securityContext": {"privileged": None, "capabilities": None}}],
+}  # fmt: skip
+
 
 def patched(role: str, pod: dict) -> dict:
     """Return a spec with a podTemplate."""
     placement = {"placement": "Deployment"} if role == "router" else {}
     return {role: {"podTemplate": {"spec": pod}, **placement}}
+
+
+@pytest.fixture
+def old(kube: Kube):
+    """Return the name of a deployment that was there before the policy, with a finalizer."""
+    forbidden = patched("decode", FORBIDDEN["hostPath"])
+    kube.create(
+        KIND, {"name": "old", "finalizers": ["example.com/x"]}, spec={"model": {"uri": "m"}, **forbidden}
+    )
+    return "old"
 
 
 @pytest.fixture
@@ -75,8 +91,26 @@ def test_the_api_server_refuses_what_the_chart_forbids(bounded):
     for what in ("hostNetwork", "privileged", "capabilities"):
         assert "may not ask for privileges" in refused("prefill", what)
     assert refusal(bounded, "y") == ""
+    assert refusal(bounded, "n", **patched("decode", NULLS)) == ""
+    assert refusal(bounded, "n", decode={"podTemplate": {"spec": None}}) == ""
     allowed = [patched(role, ALLOWED) for role in ROLES]
     assert refusal(bounded, "z", **{role: field for each in allowed for role, field in each.items()}) == ""
+
+
+@pytest.mark.process
+def test_what_was_there_before_may_change_but_for_its_pod_templates_and_end(old, bounded):
+    wait_for(
+        lambda: refusal(bounded, "x", **patched("decode", FORBIDDEN["hostPath"])),
+        "the policy to be in effect",
+        60,
+    )
+    bounded.merge(KIND, old, {"metadata": {"labels": {"team": "a"}}})
+    bounded.merge(KIND, old, {"spec": {"decode": {"rollout": {"pause": "Enabled"}}}})
+    with pytest.raises(Refused, match="may not have volumes of hostPath here"):
+        bounded.merge(KIND, old, {"spec": patched("prefill", {"nodeSelector": {"gpu": "mi300x"}})})
+    bounded.delete(KIND, old)
+    bounded.merge(KIND, old, {"metadata": {"finalizers": None}})
+    wait_for(lambda: bounded.find(KIND, old) is None, "its end", 30)
 
 
 @pytest.mark.process
