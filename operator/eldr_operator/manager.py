@@ -111,7 +111,7 @@ class Manager:
             except UnreadableError as error:
                 logger.warning("%s", error)  # the next list tells it, for as long as it lasts
                 return
-        if (name := _deployment(kind, live)) is None:
+        if (name := deployment_of(kind, live)) is None:
             return
         for controller in self._controllers:
             if kind in controller.kinds and not (is_own and kind in controller.own):
@@ -148,16 +148,8 @@ class Manager:
             (live["metadata"]["namespace"], name)
             for kind in (contract.KIND_DEPLOYMENT, contract.KIND_FIT)
             for live in self._cache.every(kind)
-            if (name := _deployment(kind, live)) is not None
+            if (name := deployment_of(kind, live)) is not None
         }
-
-
-def _deployment(kind: str, live: Object) -> str | None:
-    if kind == contract.KIND_DEPLOYMENT:
-        return str(live["metadata"]["name"])
-    if kind == contract.KIND_FIT:
-        return str(live["spec"]["deploymentRef"]["name"])
-    return deployment_of(live)
 
 
 def _generation(metadata: Object) -> object:

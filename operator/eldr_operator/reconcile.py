@@ -153,7 +153,7 @@ class Workloads:
             shards=sorted(shards),
             ready_routers=len(ready_routers(live.pods)),
             unreadable=common.streams.refused(cr.namespace),
-            has_fits=any(_is_for(fit, cr.name) for fit in common.cache.of(contract.KIND_FIT, cr.namespace)),
+            has_fits=bool(common.cache.of_deployment(contract.KIND_FIT, cr.namespace, cr.name)),
             now=now,
         )
         await common.recorder.undone(cr, common.applier.take_undone(key), now)
@@ -228,8 +228,7 @@ class Centroids:
         if not common.is_readable(namespace):
             return None
         body = common.cache.get(contract.KIND_DEPLOYMENT, namespace, name)
-        everybody = common.cache.of(contract.KIND_FIT, namespace)
-        bodies = [fit for fit in everybody if _is_for(fit, name)]
+        bodies = common.cache.of_deployment(contract.KIND_FIT, namespace, name)
         if body is None:
             common.metrics.forget(*key)
             self._locality.forget(key)
@@ -241,14 +240,14 @@ class Centroids:
             return None
         bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]
         unadopted = await self._locality.adopt(cr, bodies)
-        taken = {fit["metadata"]["name"] for fit in everybody}
+        taken = common.cache.names(contract.KIND_FIT, namespace)
         return await self._pass(cr, await self._locality.fits(bodies, common.clock()), taken, unadopted)
 
     async def _pass(
         self,
         cr: EldrDeployment,
         all_fits: Sequence[EldrFit],
-        taken: set[str],
+        taken: Collection[str],
         unadopted: Sequence[Unwritten],
     ) -> float | None:
         common, key, now = self._common, (cr.namespace, cr.name), self._common.clock()
@@ -294,10 +293,6 @@ def poll_seconds(policy: str, in_effect: Collection[str], often: float) -> float
     """Return the pause between two questions to routers: short where samples are used, or some have not read the policy yet."""
     uses_samples = policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
     return often if uses_samples or any(each != policy for each in in_effect) else POLL_REST_SECONDS
-
-
-def _is_for(fit: Object, deployment: str) -> bool:
-    return bool(fit["spec"]["deploymentRef"]["name"] == deployment)
 
 
 def _next_look(outcome: Outcome, now: datetime) -> float | None:

@@ -88,10 +88,14 @@ class Cache:
         return [self._read(found[name]) for name in sorted(found)]
 
     def of_deployment(self, kind: str, namespace: str, deployment: str) -> list[Object]:
-        """Return the objects of a kind that carry the label of a deployment, by name."""
+        """Return the objects of a kind that belong to a deployment, see :func:`deployment_of`, by name."""
         found = self._objects[kind].get(namespace, {})
         names = self._by_deployment.get((kind, namespace, deployment), ())
         return [self._read(found[name]) for name in sorted(names)]
+
+    def names(self, kind: str, namespace: str) -> Collection[str]:
+        """Return the names of the objects of a kind in a namespace, of which none is read for that."""
+        return frozenset(self._objects[kind].get(namespace, ()))
 
     def every(self, kind: str) -> list[Object]:
         """Return the objects of a kind in all namespaces."""
@@ -111,7 +115,7 @@ class Cache:
             return
         known = self._objects[kind].get(namespace, {}).get(name)
         if known is None or known.uid != uid or known.version < version:
-            text, deployment = _text(kind, lean(kind, live)), deployment_of(live)
+            text, deployment = _text(kind, lean(kind, live)), deployment_of(kind, live)
             self._drop(kind, namespace, name)
             self._objects[kind].setdefault(namespace, {})[name] = _Kept(uid, version, deployment, text)
             if deployment is not None:
@@ -243,6 +247,10 @@ def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
 
 
-def deployment_of(live: Mapping[str, Any]) -> str | None:
-    """Return the deployment that an object names in its label."""
+def deployment_of(kind: str, live: Mapping[str, Any]) -> str | None:
+    """Return the deployment that an object is, that a fit is for, or that another object names in its label."""
+    if kind == contract.KIND_DEPLOYMENT:
+        return str(live["metadata"]["name"])
+    if kind == contract.KIND_FIT:
+        return str(live["spec"]["deploymentRef"]["name"])
     return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)

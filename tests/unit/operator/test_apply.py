@@ -90,6 +90,6 @@ async def test_a_resource_that_the_server_no_longer_has_leaves_the_cache():
             raise ApiError(404, "NotFound", "gone")
 
     cache, metadata = Cache(), {"namespace": "n", "name": "f", "uid": "u", "resourceVersion": "1"}
-    cache.put(KIND_FIT, {"metadata": metadata})
+    cache.put(KIND_FIT, {"metadata": metadata, "spec": {"deploymentRef": {"name": "x"}}})
     assert not await Applier(Gone(None), cache, Metrics()).patch_status(KIND_FIT, "n", "f", "u", {})
     assert cache.get(KIND_FIT, "n", "f") is None

@@ -130,6 +130,25 @@ def test_what_is_gone_is_remembered_until_a_list_begins(cache):
     assert cache.of("Pod", "n") == [pod(4)]
 
 
+def test_fits_are_found_by_the_deployment_that_they_are_for_and_others_are_not_read(cache, monkeypatch):
+    def fit(version, name, deployment):
+        made = pod(version, name=name, uid=name)
+        made["metadata"]["labels"] = {"eldr.dev/deployment": "copied"}
+        return {**made, "spec": {"deploymentRef": {"name": deployment}}}
+
+    for name, deployment in (("b", "x"), ("a", "x"), ("c", "y")):
+        cache.put("EldrFit", fit(1, name, deployment))
+    read = []
+    monkeypatch.setattr(cache, "_read", lambda kept: read.append(kept) or kept.deployment)
+    assert cache.of_deployment("EldrFit", "n", "x") == ["x", "x"]
+    assert len(read) == 2
+    assert (cache.of_deployment("EldrFit", "n", "copied"), cache.names("EldrFit", "m")) == ([], frozenset())
+    assert cache.names("EldrFit", "n") == {"a", "b", "c"}
+    assert len(read) == 2
+    cache.put("EldrFit", fit(2, "b", "y"))
+    assert len(cache.of_deployment("EldrFit", "n", "x")) == 1
+
+
 def test_objects_are_found_by_the_label_of_their_deployment(cache):
     def labelled(version, deployment, **fields):
         made = pod(version, **fields)
