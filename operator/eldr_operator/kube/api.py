@@ -203,6 +203,7 @@ class Api:
         fields: str = "",
         metadata_only: bool = False,
         keep: Callable[[Object], Object] = lambda live: live,
+        came: Callable[[], object] = lambda: None,
     ) -> tuple[list[Object], int]:
         """Return the objects of a kind, in all namespaces if ``namespace`` is None, and the version of the list.
 
@@ -210,6 +211,8 @@ class Api:
         ----------
         keep : callable
             Returns what to keep of an object: a list comes page by page, so that it never takes memory as a whole.
+        came : callable
+            Is called with each page that has come.
         """
         accept = _METADATA.format("List") if metadata_only else _JSON
         query = [
@@ -223,6 +226,7 @@ class Api:
             answer = await self.request("GET", path(kind, namespace), query=[*query, *more], accept=accept)
             # An empty list of metadata has null for its items.
             found += map(keep, answer["items"] or ())
+            came()
             metadata = answer["metadata"]
             if not metadata.get("continue"):
                 return found, int(metadata["resourceVersion"])

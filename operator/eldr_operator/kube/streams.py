@@ -82,14 +82,14 @@ class Streams:
         everything : bool
             False lists only those that could not be read, or whose watch has failed since they were listed.
         ended : callable
-            Is called each time that one of the requests has ended, well or not.
+            Is called each time that one of the requests has ended, well or not: each page of a list is one.
         """
         wanted = self._streams if everything else {*self._unlisted, *self.watches.failed}
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def listed(stream: Stream) -> Stream | None:
             try:
-                return await self._list(stream, slots)
+                return await self._list(stream, slots, ended)
             finally:
                 ended()
 
@@ -100,14 +100,16 @@ class Streams:
             )
             ended()
 
-    async def _list(self, stream: Stream, slots: asyncio.Semaphore) -> Stream | None:
+    async def _list(
+        self, stream: Stream, slots: asyncio.Semaphore, ended: Callable[[], object]
+    ) -> Stream | None:
         """List one stream; return it where the API server refused that."""
         async with slots:
             self._cache.begin_list(*stream)
             has_gap = stream in self.watches.failing  # what goes before it is back is told by nobody
             try:
                 listed, version = await self._api.list(
-                    *stream, labels=WATCHED[stream.kind], keep=partial(lean, stream.kind)
+                    *stream, labels=WATCHED[stream.kind], keep=partial(lean, stream.kind), came=ended
                 )
                 self._cache.replace(*stream, listed, version)
             except OperatorError as error:

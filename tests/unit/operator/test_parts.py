@@ -141,7 +141,7 @@ class Scripted:
 class Lists:
     """Stands for the API: one deployment, one fit of a deployment that does not exist."""
 
-    async def list(self, kind, namespace, *, labels="", keep=None):
+    async def list(self, kind, namespace, *, labels="", keep=None, came=None):
         if kind not in {KIND_DEPLOYMENT, KIND_FIT}:
             return [], 7
         metadata = {"namespace": "ns", "name": "x", "uid": f"{kind}-uid", "resourceVersion": "3"}
@@ -193,6 +193,26 @@ async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart(
     running.cancel()
     assert now[0] > 1000
     assert said == {""}
+
+
+async def test_a_list_of_many_pages_that_takes_long_is_no_reason_to_restart_and_one_that_hangs_is():
+    now, said, pages = [0.0], [], 20
+
+    class Paged(Api):
+        async def request(self, method, url, **_):
+            now[0] += 15.0
+            said.append(made.stuck())
+            more = "next" if "pods" in url and len(said) < pages else ""
+            return {"items": [], "metadata": {"resourceVersion": "7", "continue": more}}
+
+    made = operator(Paged(None), Scripted(), monotonic=lambda: now[0]).manager
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        await made._listed.wait()
+    running.cancel()
+    assert (len(said) >= pages, {*said}) == (True, {""})
+    now[0] += 121.0
+    assert made.stuck() == "no resync for 61 s beyond its interval"
 
 
 async def test_an_operator_that_waits_for_another_one_reads_and_does_nothing():

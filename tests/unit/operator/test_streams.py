@@ -22,7 +22,7 @@ class Api:
         self.spec = {}
         self.asked = []
 
-    async def list(self, kind, namespace, *, labels="", keep=None):
+    async def list(self, kind, namespace, *, labels="", keep=None, came=None):
         self.asked.append((kind, namespace, labels))
         for key in (kind, namespace, (kind, namespace)):
             if key in self.failing:
