@@ -153,7 +153,7 @@ def assembled(
     streams = Streams(api, cache, settings.namespaces)
     applier = Applier(api, cache, metrics, monotonic)
     recorder = Recorder(applier)
-    lease = Lease(api, settings, clock, monotonic)
+    lease = Lease(api, settings, clock, monotonic, is_ready=lambda: not streams.blind)
     metrics.watch_lease(lease.held.is_set)
     metrics.watch_conditions(lambda: _judged(cache) if lease.held.is_set() else ())
     common = Common(

@@ -53,6 +53,8 @@ class Lease:
     ----------
     settings : Settings
         Without a namespace of the Lease there is no other operator, and this one acts at once.
+    is_ready : callable
+        Tells whether this operator could serve: one that cannot keeps no older one from the Lease.
 
     Attributes
     ----------
@@ -66,11 +68,14 @@ class Lease:
         settings: Settings,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._api = api
         self._namespace, self._name = settings.lease_namespace, settings.lease
         self._identity, self._version = settings.identity, settings.version
         self._clock, self._monotonic = clock, monotonic
+        self._is_ready = is_ready
         self._seen: tuple[object, object] = (None, None)
         self._since = 0.0
         self._waits, self._waits_since = "", 0.0
@@ -159,9 +164,10 @@ class Lease:
     def _is_to_say_so(self, live: Object | None) -> bool:
         """Tell whether other standbys are to be told that this operator, newer than the leader, waits."""
         waits = _annotation(live, WAITS).partition(" ")[0]
-        return _is_newer(self._version, _annotation(live, VERSION)) and (
+        is_newest = _is_newer(self._version, _annotation(live, VERSION)) and (
             _is_newer(self._version, waits) or self._quiet_seconds(live) >= _WAITS_EVERY_SECONDS
         )
+        return is_newest and self._is_ready()
 
     def _quiet_seconds(self, live: Object | None) -> float:
         """Return since when no newer operator has said that it waits."""

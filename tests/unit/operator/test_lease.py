@@ -55,9 +55,10 @@ async def start(server, seconds, now):
     """Start operators; they end with the test."""
     running = []
 
-    def begin(identity, version="1.2.0"):
+    def begin(identity, version="1.2.0", **options):
         settings = Settings(lease_namespace="ns", identity=identity, version=version)
-        made = Lease(server, settings, lambda: now + timedelta(seconds=seconds[0]), lambda: seconds[0])
+        clock, monotonic = (lambda: now + timedelta(seconds=seconds[0])), (lambda: seconds[0])
+        made = Lease(server, settings, clock, monotonic, **options)
         running.append(asyncio.create_task(made.run()))
         return made, running[-1]
 
@@ -192,6 +193,27 @@ async def test_a_newer_one_that_waits_no_longer_keeps_nobody_from_it(server, sec
     await turns()
     assert older.held.is_set()
     assert server.live["metadata"]["annotations"] == {VERSION: "1.1.0", WAITS: ""}
+
+
+async def test_a_newer_one_that_could_not_serve_keeps_nobody_from_it_and_takes_it_where_nobody_else_does(
+    server, seconds, start
+):
+    can_serve = False
+    leader, task = start("leader")
+    await turns()
+    newer, _ = start("newer", "2.0.0", is_ready=lambda: can_serve)
+    older, older_task = start("older", "1.1.0")
+    await turns()
+    assert server.live["metadata"]["annotations"][WAITS] == ""
+    can_serve = True
+    await turns()
+    assert server.live["metadata"]["annotations"][WAITS].startswith("2.0.0 ")
+    older_task.cancel()
+    can_serve = False
+    task.cancel()
+    await leader.release()
+    await turns()
+    assert (older.held.is_set(), newer.held.is_set()) == (False, True)
 
 
 async def test_a_newer_one_says_that_it_waits_now_and_then(server, seconds, start):
