@@ -125,6 +125,7 @@ class Lease:
         try:
             async with asyncio.timeout(seconds):
                 live = await self._api.get("Lease", self._namespace, self._name)
+                self._look_who_waits(live)
                 free = self._is_free(live or {}, release=release) and (release or not self._stands_back(live))
                 if free:
                     await self._put(live, release=release)
@@ -159,22 +160,24 @@ class Lease:
     def _stands_back(self, live: Object | None) -> bool:
         """Tell whether a newer operator waits for it, by our own clock from when it was seen to say so."""
         is_newer = _is_newer(_annotation(live, WAITS).partition(" ")[0], self._version)
-        return is_newer and not self.held.is_set() and self._quiet_seconds(live) < LEASE_SECONDS
+        return is_newer and not self.held.is_set() and self._quiet_seconds() < LEASE_SECONDS
 
     def _is_to_say_so(self, live: Object | None) -> bool:
         """Tell whether other standbys are to be told that this operator, newer than the leader, waits."""
         waits = _annotation(live, WAITS).partition(" ")[0]
         is_newest = _is_newer(self._version, _annotation(live, VERSION)) and (
-            _is_newer(self._version, waits) or self._quiet_seconds(live) >= _WAITS_EVERY_SECONDS
+            _is_newer(self._version, waits) or self._quiet_seconds() >= _WAITS_EVERY_SECONDS
         )
         return is_newest and self._is_ready()
 
-    def _quiet_seconds(self, live: Object | None) -> float:
+    def _look_who_waits(self, live: Object | None) -> None:
+        """Take note of when a newer operator has said that it waits: looked at only once the Lease is free, that would be too late."""
+        if (waits := _annotation(live, WAITS)) != self._waits:
+            self._waits, self._waits_since = waits, self._monotonic()
+
+    def _quiet_seconds(self) -> float:
         """Return since when no newer operator has said that it waits."""
-        waits, now = _annotation(live, WAITS), self._monotonic()
-        if waits != self._waits:
-            self._waits, self._waits_since = waits, now
-        return now - self._waits_since
+        return self._monotonic() - self._waits_since
 
     def _lost(self, how: str) -> LeaseLostError:
         self.held.clear()

@@ -216,6 +216,24 @@ async def test_a_newer_one_that_could_not_serve_keeps_nobody_from_it_and_takes_i
     assert (older.held.is_set(), newer.held.is_set()) == (False, True)
 
 
+async def test_one_that_waited_long_ago_delays_nobody(server, seconds, start):
+    leader, task = start("leader")
+    await turns()
+    _, waiting = start("newer", "2.0.0")
+    standby, _ = start("standby")
+    await turns()
+    waiting.cancel()
+    seconds[0] += module.LEASE_SECONDS / 2
+    await turns()
+    seconds[0] += module.LEASE_SECONDS / 2
+    await turns()
+    task.cancel()
+    await leader.release()
+    await turns()
+    assert server.live["metadata"]["annotations"][VERSION] == "1.2.0"
+    assert standby.held.is_set()
+
+
 async def test_a_newer_one_says_that_it_waits_now_and_then(server, seconds, start):
     start("leader")
     await turns()
