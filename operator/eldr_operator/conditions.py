@@ -46,6 +46,11 @@ def found(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition["type"] == type_), {})
 
 
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod has ended for good, as one that was evicted: it may stay for long, and holds nothing any more."""
+    return (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
+
+
 def is_observed(live: Mapping[str, Any]) -> bool:
     """Tell whether the status of a workload is that of its newest spec."""
     status = live.get("status") or {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.conditions import found
+from eldr_operator.conditions import found, has_ended
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads import weights
 from eldr_operator.workloads.drafts import drafts
@@ -88,6 +88,7 @@ def mixed_images(pods: Iterable[Mapping[str, Any]]) -> str:
                 and pulled
                 and one["name"] == contract.CONTAINER_ENGINE
                 and "deletionTimestamp" not in metadata
+                and not has_ended(pod)
             ):
                 found.setdefault(key, {}).setdefault(digest, []).append(metadata["name"])
     mixed = (by_digest for by_digest in found.values() if len(by_digest) > 1)

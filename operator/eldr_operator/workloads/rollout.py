@@ -16,7 +16,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from eldr_operator import clock
-from eldr_operator.conditions import found, is_observed
+from eldr_operator.conditions import found, has_ended, is_observed
 from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 
@@ -48,6 +48,7 @@ def of_deployment(
         Of the role.
     """
     surge, unavailable = spec.max_surge, spec.max_unavailable
+    pods = [pod for pod in pods if not has_ended(pod)]
     if surge == "Auto":
         waiting = sum(moment <= now for moment in makes_room_at(pods))
         if waiting or (live is not None and _makes_room(live)):
@@ -218,7 +219,7 @@ def _would_fit_in_anothers_place(
     A pod that no node may run for another reason, such as a selector that none has, would not start in its place either.
     """
     lacking = _LACKING.findall(message)
-    others = [each for each in pods if each["spec"].get("nodeName")]
+    others = [each for each in pods if each["spec"].get("nodeName") and not has_ended(each)]
     return bool(lacking) and any(
         all(0 < sum(_amounts(pod, name)) <= sum(_amounts(each, name)) for name in lacking) for each in others
     )

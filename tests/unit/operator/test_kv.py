@@ -102,8 +102,9 @@ def test_decode_engines_that_no_prefill_engine_may_serve(pods, expected):
     assert kv.unpaired(pods) == expected
 
 
-def runs(name, image_id, key="k", container="engine", **metadata):
+def runs(name, image_id, key="k", container="engine", phase="Running", **metadata):
     made = pod(name, "decode", key, **metadata)
+    made["status"]["phase"] = phase
     made["status"]["containerStatuses"] = [{"name": container, "imageID": image_id}]
     return made
 
@@ -118,6 +119,7 @@ A, B = "docker.io/v@sha256:aaaa", "docker.io/v@sha256:bbbb"
         ([runs("p", A), runs("d", "mirror.example/v@sha256:aaaa")], ""),
         ([runs("p", A), runs("d", B, key="l")], ""),
         ([runs("p", A), runs("d", B, deletionTimestamp="t")], ""),
+        ([runs("p", A), runs("d", B, phase="Failed"), runs("e", B, phase="Succeeded")], ""),  # evicted
         ([runs("p", A), runs("d", B, container="router")], ""),
         (
             [runs("p", A), runs("d", "sha256:bbbb"), runs("e", ""), runs("f", None), pod("g", "decode", "k")],

@@ -132,6 +132,11 @@ def ready(**metadata):
     return pod | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
+def evicted():
+    pod = running(creationTimestamp="2026-01-01T00:00:00Z")
+    return pod | {"status": {"phase": "Failed", "conditions": [{"type": "Ready", "status": "False"}]}}
+
+
 @pytest.mark.parametrize(
     ("pods", "replicas", "seconds", "unavailable"),
     [
@@ -141,12 +146,20 @@ def ready(**metadata):
         ([ready(), ready(deletionTimestamp="t")], 3, 3600, 1),  # the place of one that ends is not free yet
         ([ready(), ready(), ready()], 3, 3600, 1),  # it came on top
         ([ready()], 2, 3600, 1),  # one is always left
+        ([ready(), ready(), evicted()], 3, 3600, 2),  # it has neither a place nor a successor
     ],
 )
 def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(now, pods, replicas, seconds, unavailable):
     pod = waiting(now - timedelta(hours=1))
     found = paced(now, *pods, pod, live=still(now, replicas, seconds))[0]
     assert found == bounds(0, unavailable)
+
+
+def test_a_pod_that_has_ended_gives_nothing_free(now):
+    pod = waiting(now - timedelta(hours=1))
+    assert rollout.makes_room_at([pod, running()])
+    assert not rollout.makes_room_at([pod, evicted()])
+    assert paced(now, pod, evicted(), live=SURGING)[0] == bounds(1, 0)
 
 
 def test_a_pod_that_runs_has_a_node_whatever_its_scheduler_said(now):
