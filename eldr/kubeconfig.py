@@ -19,11 +19,18 @@ _TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)
 
 
 class ClusterError(Exception):
-    """Something cannot be read; ``reason`` is one CamelCase word, the message says what to do."""
+    """Something cannot be read; ``reason`` is one CamelCase word, the message says what to do.
 
-    def __init__(self, reason: str, message: str) -> None:
+    Attributes
+    ----------
+    passes : bool
+        Whether the same request may succeed later.
+    """
+
+    def __init__(self, reason: str, message: str, *, passes: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.passes = passes
 
 
 class ApiServer:
@@ -172,7 +179,9 @@ class ApiServer:
         except (kubernetes.client.ApiException, urllib3.exceptions.HTTPError) as error:
             server = self._client.configuration.host
             raise ClusterError(
-                "ClusterUnreachable", f"{server} cannot be reached: {getattr(error, 'reason', None) or error}"
+                "ClusterUnreachable",
+                f"{server} cannot be reached: {getattr(error, 'reason', None) or error}",
+                passes=True,
             ) from None
         return answer
 
@@ -200,7 +209,8 @@ class ApiServer:
             )
         if status == 409:
             return ClusterError("Conflict", f"{what}: {said or 'somebody else has changed it'}; try again")
-        return ClusterError("Refused", f"{what}: status {status}: {said}")
+        passes = status == 429 or status >= 500
+        return ClusterError("Refused", f"{what}: status {status}: {said}", passes=passes)
 
 
 def _object(answer: urllib3.BaseHTTPResponse, what: str) -> Object:
@@ -208,7 +218,7 @@ def _object(answer: urllib3.BaseHTTPResponse, what: str) -> Object:
         with answer:
             found = json.loads(answer.data)
     except (urllib3.exceptions.HTTPError, ValueError, RecursionError) as error:
-        raise ClusterError("ClusterUnreachable", f"{what} could not be read: {error}") from None
+        raise ClusterError("ClusterUnreachable", f"{what} could not be read: {error}", passes=True) from None
     if not isinstance(found, dict):
         raise foreign(what, "an object")
     return found

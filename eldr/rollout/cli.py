@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -26,6 +26,8 @@ _ENDED = {"RolloutComplete", "RevisionHeld"}
 """Reasons of Progressing with which all pods have the template that they are to have, ready or not."""
 _READY = {"PrefillReady", "DecodeReady", "RouterReady"}
 _POLL_SECONDS = 2.0
+
+_Read = TypeVar("_Read")
 
 
 class Target:
@@ -111,8 +113,9 @@ def status(make: Any, *, name: str, wait: bool, timeout: float) -> None:
         deployment, until = target.deployment(), time.monotonic() + (timeout or math.inf)
         while wait and (code := _code(deployment)) is None and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-            deployment = target.deployment()
-        for line in text.lines(deployment, target.revisions()):
+            deployment = _patiently(target.deployment, until)
+        found = _patiently(target.revisions, until) if wait else target.revisions()
+        for line in text.lines(deployment, found):
             click.echo(line)
         if wait and code is None:
             raise click.ClickException(f"the rollout has not ended within {timeout:g} s")
@@ -166,6 +169,21 @@ def _set(make: Any, name: str, changes: Mapping[str, Mapping[str, str]]) -> None
             f"{role}: "
             + ", ".join(f"rollout.{key} is now {value or 'empty'}" for key, value in fields.items())
         )
+
+
+def _patiently(read: Callable[[], _Read], until: float) -> _Read:
+    """Read what an API server that restarts, or has too much to do, may not answer at once; say so each time that its reason changes."""
+    told = ""
+    while True:
+        try:
+            return read()
+        except ClusterError as error:
+            if not error.passes or time.monotonic() >= until:
+                raise
+            if str(error) != told:
+                told = str(error)
+                click.echo(f"{error.reason}: {error}; tries again", err=True)
+        time.sleep(_POLL_SECONDS)
 
 
 def _code(deployment: Object) -> int | None:

@@ -190,6 +190,28 @@ def test_status_waits_until_what_has_the_newest_template_is_ready(server, monkey
     assert next(seen, None) is None
 
 
+@pytest.mark.parametrize("path", [DEPLOYMENT, REVISIONS])
+@pytest.mark.parametrize("answer", [(429, "{}"), (503, '{"message": "leader changed"}'), (200, "<html>")])
+def test_waiting_goes_on_where_the_api_server_fails_for_a_moment(server, monkeypatch, path, answer):
+    found, _ = server
+    was = found[path]
+    seen = iter(
+        [{path: answer, DEPLOYMENT: answer if path == DEPLOYMENT else as_json(deployment())}, {path: was}]
+    )
+    found[DEPLOYMENT] = as_json(deployment(reason="RolloutInProgress"))
+    monkeypatch.setattr("eldr.rollout.cli.time.sleep", lambda _: found.update(next(seen)))
+    assert "; tries again\n" in run("status", "chat", "--wait")
+    assert next(seen, None) is None
+
+
+@pytest.mark.parametrize(("status", "timeout"), [(403, "60"), (503, "0.05")])
+def test_waiting_ends_with_what_does_not_pass_and_with_its_time(server, monkeypatch, status, timeout):
+    found, _ = server
+    found[DEPLOYMENT] = as_json(deployment(reason="RolloutInProgress"))
+    monkeypatch.setattr("eldr.rollout.cli.time.sleep", lambda _: found.update({DEPLOYMENT: (status, "{}")}))
+    run("status", "chat", "--wait", "--timeout", timeout, code=1)
+
+
 def test_waiting_has_an_end(server, monkeypatch):
     found, _ = server
     found[DEPLOYMENT] = as_json(deployment(DecodeReady="False"))
