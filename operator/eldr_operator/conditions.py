@@ -40,6 +40,16 @@ class Condition(NamedTuple):
     message: str
 
 
+class Refusal(NamedTuple):
+    """Why pods cannot be created, and since when that is told; an empty message where nothing says so."""
+
+    message: str = ""
+    since: datetime | None = None
+
+
+NOT_REFUSED = Refusal()
+
+
 def found(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
     """Return a condition of an object, as in its status; empty if it has none of that type."""
     conditions = ((live or {}).get("status") or {}).get("conditions") or ()

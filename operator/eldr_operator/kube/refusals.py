@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from eldr_operator import clock
-from eldr_operator.conditions import is_observed
+from eldr_operator.conditions import NOT_REFUSED, Refusal, is_observed
 from eldr_operator.errors import OperatorError
 from eldr_operator.kube.api import Api
 
@@ -16,16 +16,6 @@ Object = Mapping[str, Any]
 _REASON = "FailedCreate"
 _NEW = timedelta(seconds=10)
 """So young a StatefulSet has few pods because its controller is still making them."""
-
-
-class Refusal(NamedTuple):
-    """Why pods cannot be created, and since when that is told; an empty message where nothing says so."""
-
-    message: str = ""
-    since: datetime | None = None
-
-
-NOT_REFUSED = Refusal()
 
 
 def seconds_until_asked(live: Object | None, now: datetime) -> float | None:

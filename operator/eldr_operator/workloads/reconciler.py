@@ -9,9 +9,9 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.conditions import NOT_REFUSED, Refusal
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import downloads, kv, roles, scaling

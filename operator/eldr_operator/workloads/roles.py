@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator.conditions import Condition, found, is_observed
-from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
+from eldr_operator.conditions import NOT_REFUSED, Condition, Refusal, found, is_observed
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import gaps, rollout

@@ -16,8 +16,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from eldr_operator import clock
-from eldr_operator.conditions import found, has_ended, is_observed
-from eldr_operator.kube.refusals import NOT_REFUSED, Refusal
+from eldr_operator.conditions import NOT_REFUSED, Refusal, found, has_ended, is_observed
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 
 Object = dict[str, Any]

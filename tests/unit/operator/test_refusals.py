@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator import clock
+from eldr_operator.conditions import Refusal
 from eldr_operator.kube import refusals
-from eldr_operator.kube.refusals import Refusal
 
 MADE = clock.utc_now()
 TOLD = Refusal("pod a: no quota", MADE.replace(microsecond=0))

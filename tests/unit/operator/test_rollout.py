@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator import clock
-from eldr_operator.kube.refusals import Refusal
+from eldr_operator.conditions import Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
