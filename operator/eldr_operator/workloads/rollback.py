@@ -1,7 +1,7 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
-A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, for a minute. It has *failed* when its time is
-over and no pod has got ready. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
+A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, for a minute. It has
+*failed* when its time is over and no pod has got ready. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
 something else, but not when a maintenance window closes: the next one would try the same images again.
 """
 

@@ -15,6 +15,9 @@ import orjson
 Word = Literal["tokens", "opening", "early", "error_event", "aborted"]
 
 _DONE = b"[DONE]"
+_MOST = 1 << 40
+"""Tokens of a prompt; what is larger no router could tell another one."""
+_PROMPT = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def first_word(data: bytes) -> Word:
@@ -82,11 +85,6 @@ def prompt_tokens(answer: dict[str, Any]) -> int:
     # the messages API tells what it found in a cache apart
     told = [usage.get(name) for name in _PROMPT]
     return min(_MOST, sum(number for number in told if type(number) is int and number > 0))
-
-
-_MOST = 1 << 40
-"""Tokens of a prompt; what is larger no router could tell another one."""
-_PROMPT = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def blames_client(error: object) -> bool:

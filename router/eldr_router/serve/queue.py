@@ -121,9 +121,8 @@ class Queue:
 
     def _look(self) -> None:
         self._is_due, self._registry.wide = False, 0
-        self._registry.saves = (
-            self._bounds()[0] > 0
-        )  # where nobody may wait for an engine, who wants more holds up nobody
+        # where nobody may wait for an engine, who wants more holds up nobody
+        self._registry.saves = self._bounds()[0] > 0
         for waiter, entry in tuple(self._entries.items()):
             if waiter not in self._entries or 0 < self._registry.wide <= entry.sequences:
                 continue

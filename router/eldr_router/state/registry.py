@@ -209,10 +209,10 @@ class Registry:
             found = [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
         else:
             found = [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
-        if sequences < self.wide and (saved := self._saved(found, limit, sequences)) is not None:
-            # one that was admitted earlier has no other place
-            return [endpoint for endpoint in found if endpoint is not saved] or found
-        return found
+        if (saved := self._saved(found, limit, sequences)) is None:
+            return found
+        # one that was admitted earlier has no other place
+        return [endpoint for endpoint in found if endpoint is not saved] or found
 
     def fitting(
         self, endpoints: list[Endpoint], context: Context, *, keep: bool = True
