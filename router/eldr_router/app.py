@@ -63,7 +63,7 @@ class App:
         self._started = loop.time()
         self.draining = False
         router = os.urandom(4).hex()
-        registry = Registry(time.monotonic, Shares(router), wall=time.time() - time.monotonic())
+        registry = Registry(time.monotonic, Shares(router))
         metrics = Metrics(registry)
         self.secrets = Secrets(settings)
         pool = Pool(loop, connect_timeout=settings.connect_timeout, trust=lambda: self.secrets.trust)

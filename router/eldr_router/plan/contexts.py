@@ -8,8 +8,7 @@ begun, prompts that share their beginning, windows. So a wrong expectation heals
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from eldr_router.http.errors import RouterError, bad_request
@@ -33,11 +32,6 @@ TELLS_SECONDS = 35.0
 _SIZES = 32
 _LONGEST = 1 << 20
 """Tokens of an answer: more in the mean is a fault of the engine."""
-_KEEP_SECONDS = 3.0
-"""After a 429 its client comes back in a second, and needs another prefill."""
-_MINUTE, _MOST_KEPT_SECONDS = 60.0, 30.0
-"""In the first half of each minute room is kept for requests that come again and again, in the second it is not: others wait
-meanwhile. The minutes are those of the clock on the wall, so that they are the same for all routers."""
 
 
 class Cache(NamedTuple):
@@ -80,30 +74,14 @@ class Context(NamedTuple):
     size: int
 
 
-class Kept(NamedTuple):
-    """Room on an engine that is kept for a request which was refused: tokens, and until when, in monotonic seconds."""
-
-    engine: str
-    size: int
-    until: float
-
-
 class Contexts:
-    """What is expected of requests.
+    """What is expected of requests."""
 
-    Parameters
-    ----------
-    wall : float
-        What the time of day has over the monotonic clock, in seconds.
-    """
-
-    def __init__(self, wall: float = 0.0) -> None:
-        self._wall = wall
+    def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = self._answer = 0.0
-        self._kept: Kept | None = None
 
     @property
     def usual(self) -> float:
@@ -153,8 +131,6 @@ class Contexts:
 
     def placed(self, context: Context) -> None:
         """Learn what requests hold."""
-        if self._kept is not None and context.size >= self._kept.size:
-            self._kept = None
         if context.prompt:
             weight = 1.0 / _SIZES if self._size else 1.0
             self._size += weight * (context.size - self._size)
@@ -184,12 +160,8 @@ class Contexts:
         for engine in self._told.keys() - set(engines):
             del self._told[engine]
 
-    def all_have_room(
-        self, context: Context, caches: Sequence[Cache | None], held: Sequence[int], now: float
-    ) -> bool:
+    def all_have_room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> bool:
         """Tell whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""
-        if self.kept(now) is not None:
-            return False
         prompt, size = context
         needed, share = size if prompt else 0, _FULL / max(1.0, self.factor)
         for cache, tokens in zip(caches, held, strict=True):  # a loop costs half as much as all() here
@@ -206,28 +178,18 @@ class Contexts:
         loads: Sequence[int],
         *,
         now: float,
-        elsewhere: Mapping[str, int] = MappingProxyType({}),
         others: Sequence[Cache | None] = (),
-        shorter: Callable[[int, int], int] | None = None,
-        keep: bool = True,
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
 
-        One whose prompt nobody has told needs a cache that is not full. After a refusal shorter requests leave room for it on the
-        emptiest engine for a moment: else these would take what is freed, for ever. What requests of its size hold there does not
-        count: it comes free for it. Before a prefill, of size 0, nothing is left: it may be the long one that comes again.
-        Without ``keep`` a refusal has no such consequence.
+        One whose prompt nobody has told needs a cache that is not full.
 
         Parameters
         ----------
         held, loads : sequence of int
             Tokens that each engine's sequences are expected to hold in the end, and how many sequences these are.
-        elsewhere : mapping
-            What other routers keep for requests that they refused: tokens by engine.
         others : sequence of Cache or None
             Of all engines, these and those that take no request now: one that could ever hold it may be among them.
-        shorter : callable, optional
-            Returns, of ``held`` at a position, what requests of less than a size hold; without it, all of it.
 
         Raises
         ------
@@ -236,23 +198,15 @@ class Contexts:
         """
         prompt, size = context
         needed = size if prompt else 0
-        kept = self.kept(now)
-        reserved = dict(elsewhere)
-        if kept is not None:
-            reserved[kept.engine] = max(kept.size, reserved.get(kept.engine, 0))
-        free: list[tuple[float, str]] = []
+        free: list[float] = []
         room: list[int] = []
         for at, (cache, tokens, load) in enumerate(zip(caches, held, loads, strict=True)):
             if cache is None:
                 room.append(at)
             elif prompt < cache.largest:
                 most = _FULL / self._at_once(load) * cache.tokens - tokens
-                free.append((most, engines[at]))
-                if 0 < size < (reserve := reserved.get(engines[at], 0)):
-                    longer = 0 if shorter is None else tokens - shorter(at, reserve)
-                    most = min(most, most + longer - reserve)
-                    tokens = reserve  # noqa: PLW2901 - as if it were there
-                elif needed <= (soon := self._freed_soon(engines[at], needed, now)):
+                free.append(most)
+                if needed <= (soon := self._freed_soon(engines[at], needed, now)):
                     most += soon
                 if needed <= most or not tokens:
                     room.append(at)
@@ -262,21 +216,7 @@ class Contexts:
             if any(cache is None or prompt < cache.largest for cache in others):
                 raise _no_room(needed, 0.0)
             raise _too_long(prompt, caches)
-        if keep and needed and (kept is None or needed >= kept.size):
-            names = [name for _, name in free]
-            engine = kept.engine if kept is not None and kept.engine in names else max(free)[1]
-            self._keep(engine, needed, now)
-        raise _no_room(needed, max(free)[0])
-
-    def _keep(self, engine: str, size: int, now: float) -> None:
-        """Keep room for a request that is refused, in the first half of a minute."""
-        second = (now + self._wall) % _MINUTE
-        if second < _MOST_KEPT_SECONDS:
-            self._kept = Kept(engine, size, now + min(_KEEP_SECONDS, _MOST_KEPT_SECONDS - second))
-
-    def kept(self, now: float) -> Kept | None:
-        """Return what is kept free for a request that was refused."""
-        return self._kept if self._kept is not None and now < self._kept.until else None
+        raise _no_room(needed, max(free))
 
 
 def _too_long(prompt: int, caches: Sequence[Cache | None]) -> RouterError:

@@ -45,8 +45,6 @@ def write_report(report: Report) -> dict[str, Any]:
         fields["tokens"] = dict(report.tokens)
     if report.widest > 1:
         fields["widest"] = report.widest
-    if report.kept:
-        fields["kept"] = dict(report.kept)
     if report.held:  # seldom
         fields["held"] = {address: dict(counts) for address, counts in report.held.items()}
     if report.leaving:
@@ -82,7 +80,6 @@ def read_report(status: int, body: bytes) -> Report:
             held={str(at): _counts(counts) for at, counts in fields.get("held", {}).items()},
             tokens=_counts(fields.get("tokens", {})),  # routers of older versions tell none
             leaving=fields.get("leaving") is True,
-            kept=_counts(fields.get("kept", {})),
             widest=_count(fields.get("widest", 0)),
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:

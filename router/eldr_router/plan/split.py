@@ -36,8 +36,7 @@ class Report(NamedTuple):
     ``widest`` those of the largest such request.
     ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited. ``held`` is what members
     that left without a word had in flight when it last heard them, by their address. ``tokens`` of KV are what its
-    sequences are expected to hold: they rank engines and tell which are full, and are not split. ``kept`` is what it keeps
-    free there for a larger request that was refused. ``leaving`` says that it takes no new requests: room is lost on it.
+    sequences are expected to hold: they rank engines and tell which are full, and are not split. ``leaving`` says that it takes no new requests: room is lost on it.
     """
 
     router: str
@@ -53,7 +52,6 @@ class Report(NamedTuple):
     held: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     tokens: Mapping[str, int] = MappingProxyType({})
     leaving: bool = False
-    kept: Mapping[str, int] = MappingProxyType({})
     widest: int = 0
 
 

@@ -24,7 +24,6 @@ class Endpoint:
         "health",
         "in_flight",
         "keeps_deadlines",
-        "leases",
         "name",
         "spec",
         "tokens",
@@ -36,7 +35,6 @@ class Endpoint:
         self.freed = freed  # to be called when it has room again
         self.in_flight = 0
         self.tokens = 0  # of KV that its sequences are expected to hold
-        self.leases: set[Lease] = set()  # of those that hold any
         self.cache: Cache | None = None  # as far as it tells
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
@@ -77,8 +75,6 @@ class Lease:
         self.tokens = tokens
         endpoint.in_flight += sequences
         endpoint.tokens += tokens
-        if tokens:
-            endpoint.leases.add(self)
 
     def release(self) -> None:
         """Give the room back."""
@@ -86,7 +82,6 @@ class Lease:
             endpoint, self._endpoint = self._endpoint, None
             endpoint.in_flight -= self._sequences
             endpoint.tokens -= self.tokens
-            endpoint.leases.discard(self)
             endpoint.freed()
             if self._stay is not None:
                 self._stay.leave()

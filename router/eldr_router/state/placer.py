@@ -147,7 +147,7 @@ class Placer:
         context: Context | None = None,
         keep: bool = False,
     ) -> Decision:
-        """Choose, and change nothing, unless what fits nowhere now is to be remembered; RouterError as of :meth:`place`."""
+        """Choose, and change nothing; with ``keep``, a refusal counts as demand. RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
@@ -158,7 +158,7 @@ class Placer:
             raise self._registry.full(limit, sequences, keep=keep)
         tokens: list[int] = []
         if context is not None:
-            room, tokens = self._registry.fitting(room, context, keep=keep)
+            room, tokens = self._registry.fitting(room, context)
         field = Field(
             [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
             tokens=tokens, context=0 if context is None else context.size,

@@ -34,8 +34,6 @@ class Registry:
         Monotonic seconds.
     shares : Shares, optional
         What this router may have of each engine; without it, everything.
-    wall : float
-        What the time of day has over the clock, in seconds.
 
     Attributes
     ----------
@@ -51,15 +49,13 @@ class Registry:
         What requests are expected to hold of KV caches.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], shares: Shares | None = None, *, wall: float = 0.0
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], shares: Shares | None = None) -> None:
         self._clock = clock
         if shares is None:
             shares = Shares("")
             shares.set_addresses(())
         self.shares = shares
-        self.contexts = Contexts(wall)
+        self.contexts = Contexts()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._lacked: tuple[float, int] = (0.0, 0)
         self._widest = 0  # sequences of the largest request of those
@@ -214,30 +210,18 @@ class Registry:
         # one that was admitted earlier has no other place
         return [endpoint for endpoint in found if endpoint is not saved] or found
 
-    def fitting(
-        self, endpoints: list[Endpoint], context: Context, *, keep: bool = True
-    ) -> tuple[list[Endpoint], list[int]]:
+    def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # nobody tells: all may have it
             return endpoints, []
-        held, now, kept = self.held(endpoints), self._clock(), self._kept_elsewhere()
-        if not kept and self.contexts.all_have_room(context, caches, held, now):
+        held = self.held(endpoints)
+        if self.contexts.all_have_room(context, caches, held):
             return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
         loads = self.totals(endpoints)
         others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
-
-        def shorter(at: int, size: int) -> int:
-            own, total = endpoints[at].tokens, held[at]
-            mine = own - sum(lease.tokens for lease in endpoints[at].leases if lease.tokens >= size)
-            # of other routers' nobody knows which they are
-            return mine + ((total - own) * mine // own if own else total)
-
-        room = self.contexts.room(
-            context, names, caches, held, loads,
-            now=now, elsewhere=kept, others=others, shorter=shorter, keep=keep,
-        )  # fmt: skip
+        room = self.contexts.room(context, names, caches, held, loads, now=self._clock(), others=others)
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:
@@ -280,15 +264,6 @@ class Registry:
     def tokens(self) -> dict[str, int]:
         """Tokens of KV by engine name that own sequences are expected to hold; of engines with any."""
         return {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
-
-    def _kept_elsewhere(self) -> dict[str, int]:
-        """Tokens by engine name that other routers keep for requests which they refused; the largest of each engine."""
-        kept: dict[str, int] = {}
-        if self.shares.peers:
-            for report in self.shares.told(self._clock())[0]:
-                for engine, size in report.kept.items():
-                    kept[engine] = max(size, kept.get(engine, 0))
-        return kept
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
         """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""
@@ -382,11 +357,9 @@ class Registry:
 
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""
-        kept = self.contexts.kept(self._clock())
         return self.shares.report(asker, self.counts(), self.waiting)._replace(
             prefill=self.counts(ROLE_PREFILL),
             tokens=self.tokens(),
-            kept={} if kept is None else {kept.engine: kept.size},
             widest=self.widest,
         )
 

@@ -118,7 +118,7 @@ def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
 
 def room(contexts, size, *held, now=0.0, cache=SMALL, load=50):
     names, caches, context = [f"d{at}" for at in range(len(held))], [cache] * len(held), Context(size, size)
-    quickly = contexts.all_have_room(context, caches, held, now)
+    quickly = contexts.all_have_room(context, caches, held)
     found = contexts.room(context, names, caches, held, [load] * len(held), now=now)
     assert not quickly or len(found) == len(held)
     return found
@@ -154,53 +154,6 @@ def test_before_a_prefill_only_full_caches_refuse():
         room(contexts, 0, 9600, 9600)
 
 
-def test_after_a_refusal_an_engine_is_kept_for_the_long_one():
-    contexts = Contexts()
-    with pytest.raises(RouterError):
-        room(contexts, 6000, 8000, 7000)
-    assert contexts.kept(0.0) == ("d1", 6000, 3.0)
-    assert room(contexts, 1000, 8000, 7000) == [0], "the emptiest one takes no shorter ones"
-    with pytest.raises(RouterError, match="about 2000 tokens"):
-        room(contexts, 2000, 8000, 7000)
-    assert room(contexts, 0, 9600, 7000) == [1], "before its prefill nobody knows which one it is"
-    with pytest.raises(RouterError):
-        room(contexts, 4000, 8000, 7000, now=1.0)
-    assert contexts.kept(1.0) == ("d1", 6000, 3.0), "a shorter one does not get its place"
-    with pytest.raises(RouterError):
-        room(contexts, 6500, 5000, 5000, now=1.0)
-    assert contexts.kept(1.0) == ("d1", 6500, 4.0), "where room was made, the next one waits as well"
-    assert room(contexts, 6500, 8000, 3000, now=2.0) == [1]
-    assert room(contexts, 1000, 8000, 7000, now=4.0) == [0, 1], "its client does not come back"
-    contexts.placed(Context(6500, 6500))
-    assert contexts.kept(2.0) is None
-
-
-def test_room_is_kept_in_the_first_half_of_each_minute_of_the_day():
-    for wall, until in ((0.0, 3.0), (28.0, 2.0), (29.5, 0.5), (30.0, None), (59.9, None), (60.0, 3.0)):
-        contexts = Contexts(wall)
-        with pytest.raises(RouterError):
-            room(contexts, 6000, 8000)
-        kept = contexts.kept(0.0)
-        assert (kept and kept.until) == (until and pytest.approx(until))
-
-
-def test_what_long_requests_hold_is_not_asked_of_short_ones():
-    contexts, args = Contexts(), (["d0"], [SMALL], [8000], [9])
-    with pytest.raises(RouterError):
-        contexts.room(Context(6000, 6000), *args, now=0.0)
-    short = Context(500, 500)
-    with pytest.raises(RouterError):
-        contexts.room(short, *args, now=1.0)
-    assert contexts.room(short, *args, now=1.0, shorter=lambda *_: 2000) == [0], (
-        "a long one of 6,000 ends in time"
-    )
-    with pytest.raises(RouterError):
-        contexts.room(short, *args, now=1.0, shorter=lambda *_: 3100)
-    full = (["d0"], [SMALL], [9400], [9])
-    with pytest.raises(RouterError):
-        contexts.room(short, *full, now=1.0, shorter=lambda *_: 2000)
-
-
 def test_few_requests_may_hold_more_than_the_mean_at_a_time():
     """Answers that have only begun hold little, but of ten requests most may be near their end at once."""
     contexts = Contexts()
@@ -233,9 +186,6 @@ def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one
     contexts = busy()
     with pytest.raises(RouterError, match="about 3000 tokens"):
         room(contexts, 3000, 7000)
-    assert contexts.kept(0.0) is not None
-    with pytest.raises(RouterError, match="about 1000 tokens"):
-        room(contexts, 1000, 8000)
     assert room(Contexts(), 0, 9000) == [0]
     with pytest.raises(RouterError, match="about 1000 tokens"):
         room(busy(), 1000, 9400, now=10.0 + TELLS_SECONDS + 1)
@@ -279,7 +229,7 @@ def test_reports_carry_tokens_and_older_routers_tell_none():
 @pytest.fixture
 def registry():
     shares = Shares("a", 4)
-    registry = Registry(lambda: 100.0, shares, wall=20.0)
+    registry = Registry(lambda: 100.0, shares)
     registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i) for i in range(2)])
     shares.set_addresses(())
     return registry
@@ -323,8 +273,7 @@ def test_tokens_are_held_until_a_request_is_over(registry):
     assert registry.tokens()[long.name] == 8000
     with pytest.raises(RouterError):
         place(registry, 9000)
-    assert max(registry.report("b").kept.values()) == 9000, "other routers hear what is kept for it"
-    assert max(registry.tokens().values()) == 8000, "and do not take it for held"
+    assert max(registry.tokens().values()) == 8000
     for placement in placements:
         placement.lease.release()
         placement.lease.release()

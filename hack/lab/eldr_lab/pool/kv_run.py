@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,8 +72,6 @@ class KvRouter(Router):
     caches : sequence of Cache
     refuses : bool
         Whether engines without room are no candidates.
-    keeps : bool
-        Whether an engine is kept for a request that was refused.
     """
 
     def __init__(
@@ -85,13 +82,11 @@ class KvRouter(Router):
         caches: Sequence[Cache],
         *,
         refuses: bool,
-        keeps: bool = True,
     ) -> None:
         super().__init__("r0", policy, knowledge, seed)
-        self._seeing, self._caches, self._refuses, self._keeps = policy, list(caches), refuses, keeps
+        self._seeing, self._caches, self._refuses = policy, list(caches), refuses
         self.contexts = Contexts()
         self.expected = [0] * len(caches)
-        self._sizes: list[Counter[int]] = [Counter() for _ in caches]
         self._room: Sequence[int] = range(len(caches))
 
     def send(self, record: int, prompt: int, now: float) -> tuple[Placement, int]:
@@ -99,24 +94,18 @@ class KvRouter(Router):
         context = self.contexts.of(prompt, None, 1)
         if self._refuses:
             self._room = self.contexts.room(
-                context, self._workers, self._caches, self.expected, self._own,
-                now=now, shorter=self._shorter, keep=self._keeps,
-            )  # fmt: skip
+                context, self._workers, self._caches, self.expected, self._own, now=now
+            )
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
         self.contexts.placed(context)
         self.expected[placement.worker] += context.size
-        self._sizes[placement.worker][context.size] += 1
         return placement, context.size
 
     def over(self, placement: Placement, size: int) -> None:
         """Count a request no longer."""
         self.ended(placement)
         self.expected[placement.worker] -= size
-        self._sizes[placement.worker] -= Counter([size])
-
-    def _shorter(self, engine: int, size: int) -> int:
-        return sum(each * count for each, count in self._sizes[engine].items() if each < size)
 
     def hear(self, engine: int, cache: Cache, answers: Answers, now: float) -> None:
         """Take what an engine says."""

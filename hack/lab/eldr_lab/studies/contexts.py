@@ -62,15 +62,12 @@ class Policy:
         Whether engines without room are no candidates.
     knows : bool
         Whether its step-time model has a term for context; else the pool's mean context is in what a request costs.
-    keeps : bool
-        Whether an engine is kept for a long request that was refused.
     """
 
     name: str
     counts: bool = True
     refuses: bool = True
     knows: bool = False
-    keeps: bool = True
 
 
 POLICIES = {
@@ -79,7 +76,6 @@ POLICIES = {
     "JSQ": Policy("JSQ"),
     "default, requests only": Policy(POLICY_MARGINAL, counts=False, refuses=False),
     "default": Policy(POLICY_MARGINAL),
-    "default, nothing kept": Policy(POLICY_MARGINAL, keeps=False),
     "default, context known": Policy(POLICY_MARGINAL, knows=True),
 }
 
@@ -139,7 +135,6 @@ def run_one(population: Population, case: Case, policy: Policy, workload: Worklo
         seed,
         [Cache(case.capacity, case.capacity)] * ENGINES,
         refuses=policy.refuses,
-        keeps=policy.keeps,
     )
     return serve(engines, router, workload, (BEGIN, END))
 

@@ -24,9 +24,7 @@ _READING = (
     "Where KV caches fill up, a policy that counts preempts hardly anybody, and short requests no longer wait behind long ones. Where a pool is nearly full "
     "(670k, 30/s), a cache has to refuse somebody: a tenth of the requests come again, short ones wait seconds, and long ones about as long as before. "
     "Short requests alone (28k) are refused by nobody while the pool keeps up (24/s): they wait a moment at an engine. Where it does not (28/s), some get 429, and "
-    "wait longer than in an engine's queue. Keeping an engine for a long one makes no clear difference here. It is for a pool that short requests "
-    "fill: there a long one waits for seconds instead of until they stop (`hack/lab/tests/pool/test_kv.py`). "
-    "A term for context shortens the mean, and lengthens P99 where few requests are long."
+    "wait longer than in an engine's queue. A term for context shortens the mean, and lengthens P99 where few requests are long."
 )
 _CHANGES = ("tpot_mean", "tpot_p50", "tpot_p99", "latency_p50", "latency_p99")
 
@@ -47,8 +45,8 @@ def page(found: Sequence[Case]) -> str:
     )
     words = (
         "*requests only*: load is the number of requests, and any engine may have any request. *requests that fit*: engines without room are no candidates. "
-        "*JSQ*: load is requests and tokens alike, too. *default*: `MarginalUnion` with a learned prior, among engines with room. *nothing kept*: no engine is kept "
-        "for a long request that was refused. *context known*: its step-time model has a term for context."
+        "*JSQ*: load is requests and tokens alike, too. *default*: `MarginalUnion` with a learned prior, among engines with room. "
+        "*context known*: its step-time model has a term for context."
     )
     return (
         "\n\n".join(

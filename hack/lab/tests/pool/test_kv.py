@@ -108,25 +108,3 @@ def test_short_requests_are_not_refused_where_others_end_soon(population):
     assert found.preemptions > 0, "KV caches are full now and then"
     assert not found.refused.any()
     assert np.percentile(found.waited, 99) < 0.2
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_long_request_gets_a_place_among_short_ones_that_fill_a_pool(population, keeps):
-    shorts, end, capacity = 3000, 60.0, 4000
-    ready = np.append(np.linspace(0, end, shorts), 5.0)
-    order = np.argsort(ready, kind="stable")
-    prompt = np.append(np.full(shorts, 100), 3000)
-    workload = Workload(
-        ready[order],
-        np.zeros(shorts + 1, dtype=np.int64),
-        prompt[order],
-        np.full(shorts + 1, 100),
-        prompt[order] == 3000,
-    )
-    router = KvRouter(
-        Seeing(JSQ(), looks=True), Knowledge(population, [LAW] * 2, None, unions=False), 0,
-        [Cache(capacity, capacity)] * 2, refuses=True, keeps=keeps,
-    )  # fmt: skip
-    found = serve([engine(population, capacity) for _ in range(2)], router, workload, (0.0, 1.0))
-    assert found.refused.all()
-    assert bool(found.waited[0] < 10.0) is keeps, "else it waits until nobody comes any more"
