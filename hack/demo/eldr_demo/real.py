@@ -100,7 +100,8 @@ class RealEngines:
             },
             "prefill": {"replicas": size.prefill},
             "decode": {"replicas": size.decode},
-            "router": {"maxInFlightPerDecode": _SEQUENCES},
+            # an engine that this machine starves is ejected for a moment, and the other one has room for less than the loop
+            "router": {"maxInFlightPerDecode": _SEQUENCES, "maxWaiting": self._in_flight},
             "signatures": {"samplePercent": 100},
             "refit": {"minSamples": size.samples, "drift": DRIFT},
         }
