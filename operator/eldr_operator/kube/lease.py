@@ -2,7 +2,7 @@
 
 The others fill their caches and write nothing, so that one of them takes over within seconds. So an upgrade starts the new operator
 beside the old one, which goes on until it ends. One that is newer than the leader says in the Lease that it waits, and an older
-standby leaves it the next turn.
+standby leaves it the next turn. One that could not serve leaves a free Lease to the others for a while, whatever its version.
 
 The LeaseLock of the ``kubernetes`` package (37.0) is not used: its requests fail in their own validation.
 
@@ -54,7 +54,7 @@ class Lease:
     settings : Settings
         Without a namespace of the Lease there is no other operator, and this one acts at once.
     is_ready : callable
-        Tells whether this operator could serve: one that cannot keeps no older one from the Lease.
+        Tells whether this operator could serve: one that cannot keeps no other one from the Lease.
 
     Attributes
     ----------
@@ -79,6 +79,7 @@ class Lease:
         self._seen: tuple[object, object] = (None, None)
         self._since = 0.0
         self._waits, self._waits_since = "", 0.0
+        self._free_since: float | None = None
         self._problem, self._fails_since = "", 0.0
         self.held = asyncio.Event()
 
@@ -126,7 +127,9 @@ class Lease:
             async with asyncio.timeout(seconds):
                 live = await self._api.get("Lease", self._namespace, self._name)
                 self._look_who_waits(live)
-                free = self._is_free(live or {}, release=release) and (release or not self._stands_back(live))
+                free = self._is_free(live or {}, release=release)
+                self._look_since_when_free(free=free)
+                free = free and (release or not self._stands_back(live))
                 if free:
                     await self._put(live, release=release)
                 elif not release and self._is_to_say_so(live):
@@ -158,9 +161,15 @@ class Lease:
         return not release and now - self._since >= spec.get("leaseDurationSeconds", LEASE_SECONDS)
 
     def _stands_back(self, live: Object | None) -> bool:
-        """Tell whether a newer operator waits for it, by our own clock from when it was seen to say so."""
+        """Tell whether it is left to another operator: to a newer one that waits, or to any where this one could not serve.
+
+        Both for a while only, by our own clock from when that was seen.
+        """
         is_newer = _is_newer(_annotation(live, WAITS).partition(" ")[0], self._version)
-        return is_newer and not self.held.is_set() and self._quiet_seconds() < LEASE_SECONDS
+        return not self.held.is_set() and (
+            (is_newer and self._quiet_seconds() < LEASE_SECONDS)
+            or (not self._is_ready() and self._free_seconds() < LEASE_SECONDS)
+        )
 
     def _is_to_say_so(self, live: Object | None) -> bool:
         """Tell whether other standbys are to be told that this operator, newer than the leader, waits."""
@@ -174,6 +183,16 @@ class Lease:
         """Take note of when a newer operator has said that it waits: looked at only once the Lease is free, that would be too late."""
         if (waits := _annotation(live, WAITS)) != self._waits:
             self._waits, self._waits_since = waits, self._monotonic()
+
+    def _look_since_when_free(self, *, free: bool) -> None:
+        if not free:
+            self._free_since = None
+        elif self._free_since is None:
+            self._free_since = self._monotonic()
+
+    def _free_seconds(self) -> float:
+        """Return for how long anybody could have taken it."""
+        return 0.0 if self._free_since is None else self._monotonic() - self._free_since
 
     def _quiet_seconds(self) -> float:
         """Return since when no newer operator has said that it waits."""

@@ -213,7 +213,46 @@ async def test_a_newer_one_that_could_not_serve_keeps_nobody_from_it_and_takes_i
     task.cancel()
     await leader.release()
     await turns()
+    seconds[0] += module.LEASE_SECONDS - 0.1
+    await turns()
+    assert not newer.held.is_set()
+    seconds[0] += 0.2
+    await turns()
     assert (older.held.is_set(), newer.held.is_set()) == (False, True)
+
+
+@pytest.mark.parametrize("version", ["1.2.0", "2.0.0"])
+async def test_one_that_could_not_serve_leaves_a_free_lease_to_one_that_could(
+    server, seconds, start, version
+):
+    blind, _ = start("blind", version, is_ready=lambda: False)
+    await turns()
+    leader, task = start("leader")
+    await turns()
+    assert (blind.held.is_set(), leader.held.is_set()) == (False, True)
+    seconds[0] += 2 * module.LEASE_SECONDS
+    await turns()
+    task.cancel()
+    await leader.release()
+    await turns()
+    seconds[0] += module.LEASE_SECONDS / 2
+    await turns()
+    assert not blind.held.is_set(), "how long it was free before does not count"
+    other, _ = start("other")
+    await turns()
+    assert (blind.held.is_set(), other.held.is_set()) == (False, True)
+
+
+async def test_the_one_that_acts_goes_on_when_it_could_not_serve_any_more(server, seconds, start):
+    can_serve = True
+    made, _ = start("a", is_ready=lambda: can_serve)
+    await turns()
+    can_serve = False
+    for _ in range(4):
+        seconds[0] += 5.0
+        await turns()
+    assert made.held.is_set()
+    assert server.live["spec"]["leaseTransitions"] == 1
 
 
 async def test_one_that_waited_long_ago_delays_nobody(server, seconds, start):
