@@ -295,6 +295,35 @@ def test_a_failed_template_of_prefill_is_not_tried_again_when_routers_are_away_f
         assert it.told("Progressing") == ("False", "RolledBack")
 
 
+def test_a_decode_rollout_whose_pods_are_refused_goes_back():
+    refused = {"env": [{"name": "CHANGED", "value": "1"}], "rollout": {"progressDeadlineSeconds": 300}}
+    with simulated() as it:
+        it.simulation.controllers.refuses = lambda template: any(
+            each["name"] == "CHANGED"
+            for container in template["spec"]["containers"]
+            for each in container.get("env", ())
+        )
+        it.world.up()
+        it.minutes(1)
+        before = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]
+        it.world.patch(decode=refused)
+        it.minutes(4)
+        assert it.told("DecodeReady") == ("False", "PodsRefused")
+        assert it.told("Progressing") == ("True", "RolloutInProgress")
+        it.minutes(5)
+        assert it.told("Progressing") == ("False", "RolledBack")
+        assert it.told("DecodeReady") == ("True", "AllReady")
+        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"] == before
+        it.world.patch(decode={"env": None})
+        it.minutes(2)
+        assert it.told("Progressing") == ("True", "RolloutComplete")
+        it.world.patch(decode=refused)
+        it.minutes(4)
+        assert it.told("Progressing") == ("True", "RolloutInProgress"), (
+            "what was refused before does not count"
+        )
+
+
 @pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
 def test_a_revision_that_is_deleted_while_its_role_is_rolled_back_to_it_comes_back(kind, role):
     broken = {"env": [{"name": "CHANGED", "value": NEVER_READY}], "rollout": {"progressDeadlineSeconds": 30}}

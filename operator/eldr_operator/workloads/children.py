@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.conditions import Refusal
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.snapshot import Snapshot
@@ -85,6 +86,7 @@ class Children:
         now: datetime,
         waits: bool,
         has_fits: bool,
+        refused: Mapping[str, Refusal],
     ) -> Applied:
         """Bring all children to their desired state.
 
@@ -103,6 +105,8 @@ class Children:
             Whether the model is not there yet: engines keep the revision that they have until then, or are not made.
         has_fits : bool
             Whether there are EldrFits.
+        refused : mapping
+            Role to why its pods cannot be created, and since when in this rollout.
         """
         own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
         plan = updates.plan(cr, live, own, now)
@@ -125,7 +129,7 @@ class Children:
             asked |= {role: runs[role] for role in roles.ENGINES}
         untouched = {meta.child_name(cr, role) for role, each in asked.items() if each is None}
         known = {role: each for role, each in asked.items() if each is not None}
-        chosen = rollback.settle(cr, known, live, plan, now)
+        chosen = rollback.settle(cr, known, live, plan, now, refused=refused)
         # only now: what the spec asks for decides which failures are forgotten
         if roles.needs_sidecars(cr, live.pods):
             _hold_prefill(cr, chosen, runs[contract.ROLE_PREFILL])

@@ -8,14 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator import meta
+from eldr_operator import clock, meta
 from eldr_operator.conditions import NOT_REFUSED, Refusal
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
-from eldr_operator.workloads import downloads, kv, roles, scaling
+from eldr_operator.workloads import downloads, kv, roles, rollout, scaling
 from eldr_operator.workloads.children import Children
+from eldr_operator.workloads.revisions import begun_of
 from eldr_operator.workloads.roles import Role, Wanted, Workloads
 
 
@@ -49,6 +50,21 @@ async def reconcile(
         cr, live, await refusals.of_job(api, live.owned("Job", downloads.name(cr), cr.metadata.uid))
     )
     waits = model is not None and model.status != "True"
+
+    def workload(kind: str, role: str) -> Mapping[str, Any] | None:
+        return live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
+
+    def in_rollout(live_workload: Mapping[str, Any] | None, role: str, refusal: Refusal) -> Refusal:
+        begun = clock.read(begun_of(live_workload)) if live_workload else None
+        return rollout.of_rollout(refusal, begun, roles.of_role(live.pods, role))
+
+    deployment = workload("Deployment", contract.ROLE_PREFILL)
+    stateful_set = workload("StatefulSet", contract.ROLE_DECODE)
+    told = await refusals.of_stateful_set(api, stateful_set, now)
+    refused = {
+        contract.ROLE_PREFILL: in_rollout(deployment, contract.ROLE_PREFILL, rollout.refusal_of(deployment)),
+        contract.ROLE_DECODE: in_rollout(stateful_set, contract.ROLE_DECODE, told),
+    }
     applied = await children.apply(
         cr,
         live,
@@ -58,24 +74,23 @@ async def reconcile(
         now=now,
         waits=waits,
         has_fits=has_fits,
+        refused=refused,
     )
     unwritten = applied.unwritten
 
-    def workload(kind: str, role: str) -> Mapping[str, Any] | None:
-        return live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
-
-    def summed(kind: str, role: str, wanted: Wanted, refusal: Refusal = NOT_REFUSED) -> Role:
+    def summed(kind: str, role: str, wanted: Wanted) -> Role:
         choice = applied.revisions.get(role)
         if choice is not None and choice.revision is not None:
             wanted = wanted._replace(revision=choice.revision.name)
-        return roles.role(wanted, workload(kind, role), roles.of_role(live.pods, role), now, refusal)
+        return roles.role(
+            wanted, workload(kind, role), roles.of_role(live.pods, role), now, refused.get(role, NOT_REFUSED)
+        )
 
     wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, cr.spec.prefill.rollout)
     prefill = summed("Deployment", contract.ROLE_PREFILL, wanted)
     paced = cr.spec.decode.rollout
     wanted = Wanted("DecodeReady", cr.spec.decode.replicas, paced, paced.partition)
-    refusal = await refusals.of_stateful_set(api, workload("StatefulSet", contract.ROLE_DECODE), now)
-    decode = summed("StatefulSet", contract.ROLE_DECODE, wanted, refusal)
+    decode = summed("StatefulSet", contract.ROLE_DECODE, wanted)
     if cr.spec.router.placement == "Sidecar":
         router = replace(
             prefill,

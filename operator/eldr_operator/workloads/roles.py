@@ -162,7 +162,7 @@ def role(
     Parameters
     ----------
     refusal : Refusal
-        Why pods cannot be created, where the workload's own conditions do not tell it.
+        Why pods cannot be created, where the workload's own conditions do not tell it; since when in this rollout.
     """
     type_, desired = wanted.type, wanted.replicas
     if workload is None:
@@ -179,7 +179,7 @@ def role(
         ready=min(status.get("readyReplicas", 0), desired),
         existing=status.get("replicas", 0),
         is_current=current and status.get("replicas", 0) <= desired,
-        trouble=_refused(type_, workload, refusal.message)
+        trouble=_refused(type_, workload, refusal)
         or next(filter(None, (trouble(type_, pod) for pod in pods)), None),
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
@@ -240,12 +240,10 @@ def _containers(pod: Object) -> list[Object]:
     ]
 
 
-def _refused(type_: str, workload: Object, refusal: str) -> Condition | None:
-    if refusal:
-        return Condition(type_, "False", "PodsRefused", refusal)
-    failure = found(workload, "ReplicaFailure")
-    if failure.get("status") == "True":
-        return Condition(type_, "False", "PodsRefused", failure.get("message", ""))
+def _refused(type_: str, workload: Object, refusal: Refusal) -> Condition | None:
+    for each in (refusal, rollout.refusal_of(workload)):
+        if each.message:
+            return Condition(type_, "False", "PodsRefused", each.message)
     return None
 
 

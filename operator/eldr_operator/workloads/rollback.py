@@ -1,7 +1,7 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
 A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, for a minute. It has
-*failed* when its time is over and no pod has got ready. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
+*failed* when its time is over and no pod has got ready, or none could be created. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
 something else, but not when a maintenance window closes: the next one would try the same images again.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.conditions import is_observed
+from eldr_operator.conditions import NOT_REFUSED, Refusal, is_observed
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import REFUSED, Unwritten
@@ -78,7 +78,13 @@ class Choice(NamedTuple):
 
 
 def settle(
-    cr: EldrDeployment, wanted: Mapping[str, Revision], live: Snapshot, plan: Plan, now: datetime
+    cr: EldrDeployment,
+    wanted: Mapping[str, Revision],
+    live: Snapshot,
+    plan: Plan,
+    now: datetime,
+    *,
+    refused: Mapping[str, Refusal],
 ) -> dict[str, Choice]:
     """Choose a revision for each role.
 
@@ -89,8 +95,13 @@ def settle(
     ----------
     wanted : mapping
         Role to the revision that the spec asks for.
+    refused : mapping
+        Role to why its pods cannot be created, and since when in this rollout.
     """
-    chosen = {role: _choose(cr, revision, live, plan.found[role], now) for role, revision in wanted.items()}
+    chosen = {
+        role: _choose(cr, revision, live, plan.found[role], now, refusal=refused.get(role, NOT_REFUSED))
+        for role, revision in wanted.items()
+    }
     for role, other in (_ENGINES, _ENGINES[::-1]):
         back, partner = chosen.get(role), chosen.get(other)
         if (
@@ -149,7 +160,13 @@ def held(role: str, choice: Choice) -> str:
 
 
 def _choose(
-    cr: EldrDeployment, wanted: Revision, live: Snapshot, found: Sequence[Revision], now: datetime
+    cr: EldrDeployment,
+    wanted: Revision,
+    live: Snapshot,
+    found: Sequence[Revision],
+    now: datetime,
+    *,
+    refusal: Refusal,
 ) -> Choice:
     spec = _spec(cr, wanted.role)
     known = {each.name: each for each in (*found, wanted)}
@@ -165,9 +182,9 @@ def _choose(
         pods, at = _of(marked[name], live.pods), clock.stamp(_works_at(begun, last, now))
         if _is_complete(workload, pods, now):
             marked[name] = marked[name]._replace(completed=at, failed="")
-        elif _may_fail(spec, name, wanted, last) and not marked[name].failed:
+        elif _may_fail(spec, name, wanted, last) and not marked[name].failed and _rolls(cr, wanted.role):
             allowed = timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
-            if _has_failed(pods, now - allowed):
+            if _has_failed(pods, refusal, now - allowed):
                 marked[name] = marked[name]._replace(failed=at)
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
@@ -188,6 +205,11 @@ def _is_remembered(cr: EldrDeployment, revision: Revision, wanted: Revision) -> 
 def _may_fail(spec: RolloutSpec, name: str, wanted: Revision, last: Revision | None) -> bool:
     waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
     return name == wanted.name and last is not None and name != last.name and not waits
+
+
+def _rolls(cr: EldrDeployment, role: str) -> bool:
+    """Tell whether any pod is to get another template, by the partition of decode."""
+    return role != contract.ROLE_DECODE or cr.spec.decode.rollout.partition < cr.spec.decode.replicas
 
 
 def _works_at(begun: str, last: Revision | None, now: datetime) -> datetime:
@@ -217,13 +239,15 @@ def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[s
     ]
 
 
-def _has_failed(pods: Sequence[Mapping[str, Any]], since: datetime) -> bool:
-    """Tell whether no pod is ready, and one of them, on a node, has not been since some moment.
+def _has_failed(pods: Sequence[Mapping[str, Any]], refusal: Refusal, since: datetime) -> bool:
+    """Tell whether no pod is ready, and one of them, on a node, has not been since some moment, or is refused since then.
 
     A pod that finds no node says nothing about its revision, nor does one that was evicted.
     """
     unready = [(pod, moment) for pod in pods if (moment := rollout.unready_since(pod)) is not None]
-    return len(unready) == len(pods) and any(
+    if len(unready) < len(pods):
+        return False
+    return bool(refusal.since and refusal.since < since) or any(
         moment < since and pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") != "Failed"
         for pod, moment in unready
     )

@@ -100,7 +100,7 @@ def late(
     Parameters
     ----------
     refusal : Refusal
-        Why pods cannot be created.
+        Why pods cannot be created, and since when in this rollout.
     """
     status = (live or {}).get("status") or {}
     progressing = found(live, "Progressing")
@@ -121,15 +121,35 @@ def late(
             and (now - since).total_seconds() > allowed
         ):
             return f"pod {metadata['name']} has not been ready for {allowed} s"
-    if refusal.since and (now - _moved_at(refusal.since, pods)).total_seconds() > allowed:
+    if refusal.since and (now - refusal.since).total_seconds() > allowed:
         return f"no pod has got ready for {allowed} s: {refusal.message}"
     return ""
 
 
-def _moved_at(since: datetime, pods: Iterable[Mapping[str, Any]]) -> datetime:
-    """Return when a pod has become ready or unready last, if that is later: what refused pods before is over then."""
+def refusal_of(live: Mapping[str, Any] | None) -> Refusal:
+    """Return why pods of a Deployment cannot be created, as it says itself."""
+    failure = found(live, "ReplicaFailure")
+    if failure.get("status") != "True":
+        return NOT_REFUSED
+    return Refusal(str(failure.get("message", "")), clock.read(failure.get("lastTransitionTime")))
+
+
+def of_rollout(refusal: Refusal, begun: datetime | None, pods: Iterable[Mapping[str, Any]]) -> Refusal:
+    """Return a refusal with the time since when it keeps a rollout from going on.
+
+    What refused pods before a rollout began, or before one of them became ready or unready, was something else.
+
+    Parameters
+    ----------
+    begun : datetime or None
+        When the rollout began, where that is known.
+    pods : iterable
+        Of the role.
+    """
+    if refusal.since is None:
+        return refusal
     moments = (clock.read(found(pod, "Ready").get("lastTransitionTime")) for pod in pods)
-    return max([since, *filter(None, moments)])
+    return refusal._replace(since=max(filter(None, [refusal.since, begun, *moments])))
 
 
 def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from eldr import contract
 from eldr_operator.conditions import found
@@ -20,11 +21,14 @@ class Controllers:
     ----------
     quota : set of str
         Namespaces in which no pod may be created.
+    refuses : callable
+        Tells which templates no pod may be created from.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.quota: set[str] = set()
+        self.refuses: Callable[[Object], bool] = lambda _: False
 
     def step(self) -> None:
         """Do what is due."""
@@ -131,7 +135,7 @@ class Controllers:
         """Create a pod like a template, or like another pod."""
         metadata = owner["metadata"]
         namespace = metadata["namespace"]
-        if namespace in self.quota:
+        if namespace in self.quota or self.refuses(like):
             self._refused(owner)
             return False
         made = dict(like["metadata"].get("labels") or {})
@@ -164,9 +168,8 @@ class Controllers:
         head = {"namespace": metadata["namespace"], "name": f"{metadata['name']}.refused"}
         event = {"apiVersion": "v1", "kind": "Event", "metadata": head, "involvedObject": about}
         if self._store.find("Event", head["namespace"], head["name"]) is None:
-            self._store.create(
-                {**event, "reason": "FailedCreate", "message": "exceeded quota: none"}, _MANAGER
-            )
+            told = {"reason": "FailedCreate", "message": "exceeded quota: none"}
+            self._store.create({**event, **told, "firstTimestamp": self._store.stamp()}, _MANAGER)
 
     def _tell(self, live: Object, pods: list[Object], revision: str) -> None:
         updated = sum(_revision(pod) == revision for pod in pods)

@@ -72,7 +72,7 @@ class Store:
     """
 
     def __init__(self, stamp: Callable[[], str]) -> None:
-        self._stamp = stamp
+        self.stamp = stamp
         self._objects: dict[Key, _Stored] = {}
         self._numbers = itertools.count(1)
         self.version = 1  # etcd's before anything is written
@@ -203,7 +203,7 @@ class Store:
         self._tell(key[0], "DELETED", stored.shown())
 
     def _new(self, key: Key, body: Object) -> _Stored:
-        system = {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": self._stamp()}
+        system = {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": self.stamp()}
         stored = self._objects[key] = _Stored(_own(body), system)
         return stored
 

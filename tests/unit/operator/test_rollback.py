@@ -6,6 +6,7 @@ import pytest
 
 from eldr import contract
 from eldr_operator import clock, meta
+from eldr_operator.conditions import Refusal
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import revisions, rollback, updates
 from eldr_operator.workloads.images import Images
@@ -70,9 +71,11 @@ class World:
             }
         )
 
-    def settle(self, **wanted):
+    def settle(self, refused=(), **wanted):
         plan = updates.Plan(self.found, Images("own"), (), False, "me")
-        return rollback.settle(self.cr, wanted, Snapshot(self.workloads, self.pods, ""), plan, self.now)
+        return rollback.settle(
+            self.cr, wanted, Snapshot(self.workloads, self.pods, ""), plan, self.now, refused=dict(refused)
+        )
 
 
 @pytest.fixture
@@ -220,6 +223,45 @@ def test_what_is_no_failure(world, pods, rollout):
         world.pod(new, **pod)
     choice = world.settle(decode=new)["decode"]
     assert (choice.revision.name, choice.failed, marks(choice, new)) == (new.name, "", (False, False))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "others", "rollout", "is_back"),
+    [
+        (61, [], {}, True),
+        (60, [], {}, False),
+        (None, [], {}, False),
+        (61, [{"age": 5}], {}, True),
+        (61, [{"ready": True}], {}, False),
+        (61, [], {"pause": "Enabled"}, False),
+        (61, [], {"on_failure": "Wait"}, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("role", KINDS)
+def test_pods_that_are_refused_go_back_too(world, role, seconds, others, rollout, is_back):
+    world.spec[role] = {"rollout": {**LATE, **rollout}}
+    good, bad = world.revision(role, 1, completed=1), world.revision(role, 2)
+    world.runs(bad, ready=1)
+    for pod in others:
+        world.pod(bad, **pod)
+    since = None if seconds is None else world.now - timedelta(seconds=seconds)
+    choice = world.settle({role: Refusal("exceeded quota", since)}, **{role: bad})[role]
+    assert choice.revision.name == (good if is_back else bad).name
+    other = world.settle({"router": Refusal("exceeded quota", since)}, **{role: bad})[role]
+    assert other.revision.name == bad.name
+
+
+@pytest.mark.parametrize(("partition", "is_back"), [(1, True), (2, False)])
+def test_pods_that_are_refused_while_all_keep_their_template_say_nothing_of_another(
+    world, partition, is_back
+):
+    world.spec["decode"] = {"replicas": 2, "rollout": {**LATE, "partition": partition}}
+    world.revision("decode", 1, completed=1)
+    new = world.revision("decode", 2)
+    world.runs(new, ready=1)
+    refused = {"decode": Refusal("exceeded quota", world.now - timedelta(hours=1))}
+    assert bool(world.settle(refused, decode=new)["decode"].failed) == is_back
 
 
 def test_wait_tries_a_revision_that_has_failed_again(world):

@@ -276,23 +276,45 @@ def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_
     assert rollout.late(RolloutSpec(), live, [pod], now) == ""
 
 
-@pytest.mark.parametrize(
-    ("refused", "moved", "is_late"),
-    [(901, None, True), (900, None, False), (None, None, False), (901, 5, False), (9000, 901, True)],
-)
-def test_a_rollout_whose_pods_are_refused_ends(now, refused, moved, is_late):
+@pytest.mark.parametrize(("refused", "is_late"), [(901, True), (900, False), (None, False)])
+def test_a_rollout_whose_pods_are_refused_ends(now, refused, is_late):
     live = stateful_set(1) | {"spec": {"template": PROBED}}
     live["status"]["updateRevision"] = "new"
-    since, ready_since = (seconds and now - timedelta(seconds=seconds) for seconds in (refused, moved))
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "lastTransitionTime": ready_since and clock.stamp(ready_since),
-    }
-    pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [ready]}}
-    refusal = Refusal("exceeded quota", since)
-    late = roles.role(Wanted("DecodeReady", 3), live, [pod], now, refusal).late
+    refusal = Refusal("exceeded quota", refused and now - timedelta(seconds=refused))
+    late = roles.role(Wanted("DecodeReady", 3), live, [], now, refusal).late
     assert late == ("no pod has got ready for 900 s: exceeded quota" if is_late else "")
+
+
+@pytest.mark.parametrize(
+    ("refused", "begun", "moved", "since"),
+    [
+        (900, None, None, 900),
+        (900, 1000, None, 900),
+        (900, 600, None, 600),
+        (900, 600, 5, 5),
+        (900, None, 1000, 900),
+        (None, 600, 5, None),
+    ],
+)
+def test_what_refused_pods_before_a_rollout_does_not_end_it(now, refused, begun, moved, since):
+    refused_at, begun_at, moved_at, since_at = (
+        seconds and (now - timedelta(seconds=seconds)).replace(microsecond=0)
+        for seconds in (refused, begun, moved, since)
+    )
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": moved_at and clock.stamp(moved_at)}
+    pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [ready]}}
+    found = rollout.of_rollout(Refusal("exceeded quota", refused_at), begun_at, [pod])
+    assert found == Refusal("exceeded quota", since_at)
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_a_deployment_tells_itself_why_its_pods_are_refused(now, status):
+    at = now.replace(microsecond=0)
+    failure = {"type": "ReplicaFailure", "status": status, "message": "exceeded quota"}
+    failure["lastTransitionTime"] = clock.stamp(at)
+    expected = Refusal("exceeded quota", at) if status == "True" else Refusal()
+    assert rollout.refusal_of({"status": {"conditions": [failure]}}) == expected
+    assert rollout.refusal_of(None) == Refusal()
 
 
 def test_a_deployment_tells_itself_what_does_not_get_ready(now):
