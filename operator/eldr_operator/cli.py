@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import socket
+import sys
 from typing import Any
 
 import click
@@ -15,6 +16,9 @@ from eldr_operator.errors import OperatorError
 from eldr_operator.settings import DEFAULT_IMAGE, Settings
 from eldr_operator.startup import serve
 
+_MOST_CALLS = 12_000
+"""In one another. JSON takes one for each level, and the API server takes 10,000 levels: with Python's own limit, one object that is nested
+deeper would keep lists and watches from reading all others."""
 _option = functools.partial(click.option, show_envvar=True)
 
 
@@ -96,6 +100,7 @@ def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str
         raise click.UsageError(
             f"--metrics-port and --liveness-port are both {plain['metrics_port']}; give each its own, or 0 to turn one off"
         )
+    sys.setrecursionlimit(_MOST_CALLS)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("aiohttp.access", "httpx", "kopf.activities.probe", "kopf.objects"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

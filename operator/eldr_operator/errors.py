@@ -71,7 +71,7 @@ class NoAnswerError(ApiUnavailableError):
 
 
 class UnreadableError(ApiUnavailableError):
-    """The API server holds what cannot be read or kept here, such as an object nested too deep; somebody may fix it."""
+    """The API server answers what cannot be read here; somebody may fix it."""
 
 
 class RequestFailedError(ApiUnavailableError):

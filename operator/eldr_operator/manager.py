@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from eldr import contract
 from eldr_operator.controller import LONGEST_PASS_SECONDS, Controller
-from eldr_operator.errors import UnreadableError
 from eldr_operator.kube.api import Object
 from eldr_operator.kube.cache import Cache, deployment_of
 from eldr_operator.kube.queue import Key
@@ -106,11 +105,7 @@ class Manager:
         if is_gone:
             self._cache.remove(kind, live)
         else:
-            try:
-                self._cache.put(kind, live)
-            except UnreadableError as error:
-                logger.warning("%s", error)  # the next list tells it, for as long as it lasts
-                return
+            self._cache.put(kind, live)
         if (name := deployment_of(kind, live)) is None:
             return
         for controller in self._controllers:

@@ -93,6 +93,31 @@ def test_a_watch_that_may_not_be_opened_is_told_and_lists_take_its_place(operato
         )
 
 
+def test_what_is_nested_very_deep_is_told_and_keeps_nothing_else(operator, world):
+    levels = 9900  # the API server takes 10,000
+    deep = '{"a":' * levels + "1" + "}" * levels
+    model = '"model":{"uri":"org/model"},"prefill":{"gpus":0},"engine":{"type":"Simulator"}'
+    spec = f'{{{model},"decode":{{"gpus":0,"podTemplate":{{"spec":{deep}}}}}}}'
+    head = f'"apiVersion":"eldr.dev/v1alpha1","kind":"{KIND}","metadata":{{"name":"deep"}}'
+    run, where = operator.cluster.kubectl, ("-n", world.kube.namespace)
+    seen = operator.log.stat().st_size
+    told = 'jsonpath={.status.conditions[?(@.type=="ConfigValid")].reason}'
+    run(*where, "create", "-f", "-", stdin=f'{{{head},"spec":{spec}}}')
+    try:
+        wait_for(
+            lambda: run(*where, "get", KIND, "deep", "-o", told) == "InvalidPodTemplate", "a condition", 30
+        )
+        assert world.kube.find("Deployment", "deep-prefill"), "the other role is made"
+        world.up()
+        restart(operator)
+        operator.until_ready()
+        world.patch(decode={"replicas": 3})
+        world.make_ready()
+    finally:
+        run(*where, "delete", KIND, "deep", "--wait=true", "--timeout=30s")
+    assert b"watches ended" not in operator.log.read_bytes()[seen:]
+
+
 def test_resources_that_are_gone_and_come_back_need_no_restart(operator, kube):
     world = World(kube)
     world.up()

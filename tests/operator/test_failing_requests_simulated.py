@@ -22,6 +22,7 @@ from tests.operator.simulated.changes import BROKEN as NEVER_READY
 from tests.operator.simulated.changes import SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 from tests.operator.world import FIT, KIND, SCALER
+from tests.support.deep import nested
 from tests.support.kube import Object, Refused
 
 CHILDREN = {
@@ -175,6 +176,7 @@ def test_sets_that_cannot_be_owned_keep_no_status_back():
         ("decode", {"metadata": "x"}),
         ("router", {"metadata": {"annotations": {"team": 1}}}),
         ("refit", {"metadata": {"labels": "team=a"}}),
+        ("decode", {"spec": nested(300)}),
     ],
 )
 def test_a_template_that_is_none_is_told_and_nothing_else_waits(part, template):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from eldr import contract
-from eldr_operator.errors import UnreadableError
 
 Object = dict[str, Any]
 
@@ -35,8 +34,9 @@ WATCHED: Mapping[str, str] = {
 """Kinds that are watched, and the label selector of those that matter."""
 _PARSED = 1000
 """Objects that are kept parsed as well: those of some forty deployments."""
-_MOST_LEVELS = 800
-"""Of lists and objects in one another: beyond, Python's limit of calls would keep some readers from what others have kept."""
+_MOST_LEVELS = 240
+"""Of lists and objects in one another that are kept: pydantic and orjson take some more. Only a ``podTemplate`` or a variable can have more
+(:mod:`eldr_operator.validation.depth`)."""
 _CONTAINERS = ("containers", "initContainers")
 _OF_POD = ("nodeName", *_CONTAINERS)
 _OF_CONTAINER = ("name", "ports", "resources")
@@ -102,20 +102,14 @@ class Cache:
         return [self._read(kept) for _, _, kept in self._every(kind)]
 
     def put(self, kind: str, live: Object) -> None:
-        """Take an object as it is now, unless a later version is known, or that it is gone.
-
-        Raises
-        ------
-        UnreadableError
-            If it is nested too deep; what was known of it stays.
-        """
+        """Take an object as it is now, unless a later version is known, or that it is gone."""
         metadata, version = live["metadata"], _version(live)
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
         if kind not in WATCHED or version <= self._gone.get((kind, namespace), {}).get(uid, 0):
             return
         known = self._objects[kind].get(namespace, {}).get(name)
         if known is None or known.uid != uid or known.version < version:
-            text, deployment = _text(kind, lean(kind, live)), deployment_of(kind, live)
+            text, deployment = _text(lean(kind, live)), deployment_of(kind, live)
             self._drop(kind, namespace, name)
             self._objects[kind].setdefault(namespace, {})[name] = _Kept(uid, version, deployment, text)
             if deployment is not None:
@@ -146,11 +140,6 @@ class Cache:
             What was listed; None for all.
         version : int or None
             Of the list; None if nothing can be later.
-
-        Raises
-        ------
-        UnreadableError
-            If one of them is nested too deep; the others have been taken.
         """
         uids = {live["metadata"]["uid"] for live in listed}
         for where, name, known in [*self._every(kind)]:
@@ -158,14 +147,8 @@ class Cache:
                 continue
             if version is None or known.version <= version:
                 self._drop(kind, where, name)
-        failed: UnreadableError | None = None
         for live in listed:
-            try:
-                self.put(kind, live)
-            except UnreadableError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+            self.put(kind, live)
 
     def _drop(self, kind: str, namespace: str, name: str) -> None:
         known = self._objects[kind].get(namespace, {}).pop(name, None)
@@ -214,17 +197,11 @@ def lean(kind: str, live: Object) -> Object:
     return live
 
 
-def _text(kind: str, live: Object) -> bytes:
+def _text(live: Object) -> bytes:
     try:
         return orjson.dumps(live)
     except TypeError:  # nested too deep for it, a number of more than 64 bits, or half a character
-        if _levels(live) <= _MOST_LEVELS:
-            return json.dumps(live).encode()
-    metadata = live["metadata"]
-    raise UnreadableError(
-        f"{kind} {metadata['namespace']}/{metadata['name']} is nested deeper than {_MOST_LEVELS} levels; "
-        "delete it, or remove what is nested so"
-    )
+        return json.dumps(_cut(live, _MOST_LEVELS)).encode()
 
 
 def _parsed(text: bytes) -> Any:
@@ -234,13 +211,19 @@ def _parsed(text: bytes) -> Any:
         return json.loads(text)
 
 
-def _levels(value: object) -> int:
-    """Return how many lists and objects are in one another, without a call for each."""
-    levels, inside = 0, [value]
-    while inside := [one for one in inside if isinstance(one, dict | list)]:
-        levels += 1
-        inside = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
-    return levels
+def _cut(value: Any, levels: int) -> Any:
+    """Return a value without the lists and objects in it that are nested deeper."""
+    if isinstance(value, dict):
+        return {
+            name: _cut(each, levels - 1) for name, each in value.items() if levels > 1 or not _nests(each)
+        }
+    if isinstance(value, list):
+        return [_cut(each, levels - 1) for each in value if levels > 1 or not _nests(each)]
+    return value
+
+
+def _nests(value: Any) -> bool:
+    return isinstance(value, dict | list)
 
 
 def _version(live: Mapping[str, Any]) -> int:

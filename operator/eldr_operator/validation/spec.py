@@ -9,6 +9,7 @@ from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
 from eldr_operator.validation import (
     arguments,
+    depth,
     patches,
     routers,
     schedule,
@@ -22,6 +23,7 @@ from eldr_operator.validation import (
 def problems(cr: EldrDeployment) -> list[Problem]:
     """Return every problem of a resource that the API server could not see."""
     return [
+        *depth.problems(cr),
         *schedule.problems(cr.spec.refit),
         *schedule.window_problems(cr.spec.refit.drift.maintenance_window),
         *arguments.problems(cr),

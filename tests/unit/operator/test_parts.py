@@ -25,7 +25,6 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.startup import check_resources
 from eldr_operator.validation.spec import problems
-from tests.support.deep import nested
 
 
 def test_unreadable_resources_name_field_and_value():
@@ -280,15 +279,6 @@ async def test_changes_reach_the_cache_and_wake_whom_they_concern(kind, live, wo
         assert await found.queue.take() == ("n", woken)
     made.changed(kind, live, is_gone=True)
     assert cache.get(kind, "n", live["metadata"]["name"]) is None
-
-
-async def test_a_change_that_cannot_be_kept_is_left_to_the_next_list(caplog):
-    cache = Cache()
-    made = operator(Lists(), Scripted(), cache=cache).manager
-    metadata = {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "5"}
-    made.changed("Pod", {"metadata": metadata, "status": nested(900)}, is_gone=False)
-    assert cache.of("Pod", "n") == []
-    assert "Pod n/p is nested deeper" in caplog.text
 
 
 def manager(cache, *controllers):

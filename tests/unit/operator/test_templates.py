@@ -9,6 +9,7 @@ from eldr_operator.fits.job import fit_job
 from eldr_operator.validation import names
 from eldr_operator.validation.spec import blocked_roles, problems
 from eldr_operator.workloads import router
+from tests.support.deep import nested
 
 CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 DELETE, REPLACE = {"$patch": "delete"}, {"$patch": "replace"}
@@ -126,6 +127,31 @@ def rules(schema):
         yield from rules(field)
     if isinstance(schema.get("items"), dict):
         yield from rules(schema["items"])
+
+
+DEEP = {"a": nested(100)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "roles"),
+    [
+        ({"prefill": {"pod_template": {"spec": DEEP}}}, "spec.prefill.podTemplate", {"prefill"}),
+        ({"decode": {"env": ({"name": "A", "valueFrom": DEEP},)}}, "spec.decode.env", {"decode"}),
+        ({"engine": {"env": ({"name": "A", "valueFrom": DEEP},)}}, "spec.engine.env", {"prefill", "decode"}),
+        ({"router": {"pod_template": {"spec": [DEEP]}}}, "spec.router.podTemplate", {"prefill"}),
+        ({"refit": {"pod_template": {"spec": DEEP}}}, "spec.refit.podTemplate", set()),
+    ],
+    ids=str,
+)
+def test_what_is_nested_very_deep_is_refused(make_cr, spec, field, roles):
+    cr = make_cr(**spec)
+    (problem,) = [problem for problem in problems(cr) if "nested deeper" in problem.remedy]
+    assert (problem.field, blocked_roles(cr, [problem])) == (field, roles)
+
+
+def test_what_is_nested_as_pods_are_is_not(make_cr):
+    found = problems(make_cr(decode={"pod_template": {"spec": nested(98)}}))
+    assert not [problem for problem in found if "nested deeper" in problem.remedy]
 
 
 def test_pod_templates_take_the_names_that_the_schema_takes_elsewhere():
