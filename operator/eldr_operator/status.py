@@ -210,7 +210,7 @@ def _rollout(role: Role) -> str:
         return f"{text}; {gap}; rollout.pause Enabled keeps it"
     if not role.has_gaps:
         return text
-    text += "; each pod ends before its successor starts, as with prefill.rollout.maxSurge 0 or where no node has room for one more"
+    text += "; each pod ends before its successor starts, as with prefill.rollout.maxSurge 0 or where no node or quota has room for one more"
     return f"{text}: no engine of this role serves meanwhile" if role.desired == 1 else text
 
 

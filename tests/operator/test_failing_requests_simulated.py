@@ -297,6 +297,25 @@ def test_a_failed_template_of_prefill_is_not_tried_again_when_routers_are_away_f
         assert it.told("Progressing") == ("False", "RolledBack")
 
 
+def test_prefill_engines_make_room_for_each_other_where_a_quota_is_full():
+    with simulated() as it:
+        it.world.up(prefill={"replicas": 2})
+        it.minutes(1)
+        prefill = f"{contract.LABEL_ROLE}=prefill"
+        it.simulation.controllers.refuses = lambda _: len(it.world.kube.list("Pod", prefill)) >= 2
+        it.simulation.controllers.refusal = (
+            "pods are forbidden: exceeded quota: two, requested: pods=1, used: pods=4, limited: pods=4"
+        )
+        it.world.patch(prefill={"env": [{"name": "CHANGED", "value": "1"}]})
+        it.simulation.pass_(20)
+        it.simulation.controllers.step()
+        it.simulation.pass_(20)
+        assert it.told("PrefillReady") == ("False", "PodsRefused")
+        it.minutes(6)
+        assert it.told("Progressing") == ("True", "RolloutComplete")
+        assert it.told("PrefillReady") == ("True", "AllReady")
+
+
 def test_a_decode_rollout_whose_pods_are_refused_goes_back():
     refused = {"env": [{"name": "CHANGED", "value": "1"}], "rollout": {"progressDeadlineSeconds": 300}}
     with simulated() as it:

@@ -45,6 +45,11 @@ class FullWorld(World):
         self._node("/status", {"status": {"capacity": amounts, "allocatable": amounts}})
         self._beat()
 
+    def grow(self, devices: int) -> None:
+        """Give the node more devices."""
+        amounts = {DEVICE: str(devices)}
+        self._node("/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+
     def close(self) -> None:
         super().close()
         self.kube.request("DELETE", f"/api/v1/nodes/{self._node_name}")
@@ -173,6 +178,19 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
     full.patch(decode={"env": NEW})
     wait_for(lambda: rolled("decode"), "decode rolled", 90, lambda: full.status)
     assert fewest["decode"] >= 1
+    full.make_ready()
+
+
+def test_pods_make_room_where_a_quota_is_full(full):
+    full.grow(8)
+    url = f"/api/v1/namespaces/{full.kube.namespace}/resourcequotas"
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
+    full.kube.request("POST", url, quota | {"spec": {"hard": {f"requests.{DEVICE}": "4"}}})
+    full.up()
+    full.patch(prefill={"env": NEW})
+    wait_for(lambda: strategy(full)["maxSurge"] == 0, "pods to make room", 60, lambda: full.status)
+    full.until_rolled("prefill", least=1)
+    wait_for(lambda: strategy(full)["maxSurge"] == 1, "room looked for again", 30)
     full.make_ready()
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.conditions import Refusal
+from eldr_operator.conditions import NOT_REFUSED, Refusal
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.snapshot import Snapshot
@@ -154,7 +154,7 @@ class Children:
                 if choice.revision is None:
                     continue
                 if role == contract.ROLE_PREFILL:
-                    manifest["spec"] |= self._strategy(cr, manifest, live, now)
+                    manifest["spec"] |= self._strategy(cr, manifest, live, now, refused)
                 # kept first: the next release would make a template anew that runs and is not kept
                 kept = {each.name: each for each in (choice.revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
@@ -215,11 +215,18 @@ class Children:
             return False
         return True
 
-    def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
+    def _strategy(
+        self,
+        cr: EldrDeployment,
+        manifest: Object,
+        live: Snapshot,
+        now: datetime,
+        refused: Mapping[str, Refusal],
+    ) -> Object:
+        role = contract.ROLE_PREFILL
         found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
-        return rollout.of_deployment(
-            cr.spec.prefill.rollout, found, roles.of_role(live.pods, contract.ROLE_PREFILL), now
-        )
+        pods, refusal = roles.of_role(live.pods, role), refused.get(role, NOT_REFUSED)
+        return rollout.of_deployment(cr.spec.prefill.rollout, found, pods, now, refusal)
 
     async def _write(
         self, writes: Writes, cr: EldrDeployment, manifest: Object, live: Snapshot

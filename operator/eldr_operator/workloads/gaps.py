@@ -1,6 +1,6 @@
 """A rollout that leaves a role without any engine for a while is announced before it begins. Pure.
 
-The only prefill pod makes room for its successor where no node has room for both; the only decode pod always does, because its
+The only prefill pod makes room for its successor where no node, or no quota, has room for both; the only decode pod always does, because its
 successor has its name. Both wait for :data:`rollout.PATIENCE_SECONDS`, and the condition Progressing says when they end. Decode
 engines that are scaled down to one in the middle of a rollout stay until that one has been replaced: then there is no gap.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.conditions import is_observed
+from eldr_operator.conditions import NOT_REFUSED, Refusal, is_observed
 from eldr_operator.models import PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import rollout
 from eldr_operator.workloads.revisions import name_of, revision_of
@@ -88,15 +88,25 @@ def announced(
 
 
 def begins_at(
-    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+    spec: RolloutSpec,
+    live: Mapping[str, Any] | None,
+    pods: Sequence[Mapping[str, Any]],
+    now: datetime,
+    refusal: Refusal = NOT_REFUSED,
 ) -> datetime | None:
-    """Return when the only pod of a role will end before its successor starts; None if it will not, or has ended."""
+    """Return when the only pod of a role will end before its successor starts; None if it will not, or has ended.
+
+    Parameters
+    ----------
+    refusal : Refusal
+        Why pods cannot be created, and since when in this rollout.
+    """
     if live is None or (live.get("spec") or {}).get("replicas", 1) != 1:
         return None
     told = _told(live)
     moments = [told] if told else []
     if isinstance(spec, PrefillRolloutSpec) and spec.max_surge == "Auto" and not rollout.has_gaps(live):
-        moments += rollout.makes_room_at(pods)
+        moments += rollout.makes_room_at(live, pods, refusal)
     return min((moment for moment in moments if moment > now), default=None)
 
 

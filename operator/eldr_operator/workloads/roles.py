@@ -184,7 +184,7 @@ def role(
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
-        gap_at=gaps.begins_at(wanted.rollout, workload, pods, now),
+        gap_at=gaps.begins_at(wanted.rollout, workload, pods, now, refusal),
         late=rollout.late(wanted.rollout, workload, pods, now, refusal) if seen else "",
     )
 

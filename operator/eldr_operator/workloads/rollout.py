@@ -7,17 +7,14 @@ References
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Any
-
-from kubernetes.utils.quantity import parse_quantity
 
 from eldr_operator import clock
 from eldr_operator.conditions import NOT_REFUSED, Refusal, found, has_ended, is_observed
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
+from eldr_operator.workloads import places
 
 Object = dict[str, Any]
 
@@ -25,18 +22,20 @@ _MARGIN_SECONDS = 600
 """Kubernetes' own deadline of a rollout."""
 _LONGEST_SECONDS = (1 << 31) - 1
 """That a Deployment takes; a probe that never gives up allows more, and no clock can reckon with it."""
-_LACKING = re.compile(r"Insufficient ([^\s,]+?)[.,]?(?:\s|$)")
-"""In what the scheduler says of a pod that finds no node."""
 PATIENCE_SECONDS = 60.0
 """How long the pod that comes on top may find no node, before another one makes room for it."""
 
 
 def of_deployment(
-    spec: PrefillRolloutSpec, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+    spec: PrefillRolloutSpec,
+    live: Mapping[str, Any] | None,
+    pods: Sequence[Mapping[str, Any]],
+    now: datetime,
+    refusal: Refusal = NOT_REFUSED,
 ) -> Object:
     """Return what the spec of a Deployment says of its rollouts.
 
-    With ``maxSurge: Auto`` a new pod comes first, as long as there is room for one. Otherwise an old one makes room, until the
+    With ``maxSurge: Auto`` a new pod comes first, as long as a node and quotas have room for one. Otherwise an old one makes room, until the
     rollout is over: the Deployment itself remembers that.
 
     Parameters
@@ -45,11 +44,13 @@ def of_deployment(
         The Deployment as it is.
     pods : sequence of mapping
         Of the role.
+    refusal : Refusal
+        Why pods cannot be created, and since when in this rollout.
     """
     surge, unavailable = spec.max_surge, spec.max_unavailable
     pods = [pod for pod in pods if not has_ended(pod)]
     if surge == "Auto":
-        waiting = sum(moment <= now for moment in makes_room_at(pods))
+        waiting = sum(moment <= now for moment in makes_room_at(live, pods, refusal))
         if waiting or (live is not None and _makes_room(live)):
             surge, unavailable = 0, max(1, unavailable) + _missing(live, pods, waiting, now)
         else:
@@ -65,14 +66,21 @@ def of_deployment(
     return {"strategy": strategy, "paused": spec.pause == "Enabled" and bool(runs)}
 
 
-def makes_room_at(pods: Sequence[Mapping[str, Any]]) -> list[datetime]:
-    """Return when another pod ends for each one that finds no node, and would start in its place."""
+def makes_room_at(
+    live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], refusal: Refusal = NOT_REFUSED
+) -> list[datetime]:
+    """Return when another pod ends for each one that finds no node, or no room in a quota, and would start in its place."""
+    others = [pod["spec"] for pod in pods if pod["spec"].get("nodeName") and not has_ended(pod)]
     waiting = ((pod, _unschedulable(pod)) for pod in pods if "deletionTimestamp" not in pod["metadata"])
-    return [
-        found[0] + timedelta(seconds=PATIENCE_SECONDS)
+    since = [
+        found[0]
         for pod, found in waiting
-        if found is not None and _would_fit_in_anothers_place(pod, found[1], pods)
+        if found is not None and places.fits_on_node(found[1], pod["spec"], others)
     ]
+    if live is not None and refusal.since:
+        template = live["spec"]["template"]["spec"]
+        since += [refusal.since] * places.fits_in_quota(refusal.message, template, others)
+    return [moment + timedelta(seconds=PATIENCE_SECONDS) for moment in since]
 
 
 def of_stateful_set(spec: DecodeRolloutSpec, replicas: int) -> Object:
@@ -230,31 +238,8 @@ def _missing(
     return 0 if moves else max(0, min(extra, replicas - 2))
 
 
-def _would_fit_in_anothers_place(
-    pod: Mapping[str, Any], message: str, pods: Iterable[Mapping[str, Any]]
-) -> bool:
-    """Tell whether a pod waits for what another pod of its role would give free.
-
-    A pod that no node may run for another reason, such as a selector that none has, would not start in its place either.
-    """
-    lacking = _LACKING.findall(message)
-    others = [each for each in pods if each["spec"].get("nodeName") and not has_ended(each)]
-    return bool(lacking) and any(
-        all(0 < sum(_amounts(pod, name)) <= sum(_amounts(each, name)) for name in lacking) for each in others
-    )
-
-
 def _unschedulable(pod: Mapping[str, Any]) -> tuple[datetime, str] | None:
     """Return since when a pod has found no node, and what the scheduler says of it."""
     scheduled = unscheduled(pod)
     since = clock.read(scheduled.get("lastTransitionTime"))
     return None if since is None else (since, str(scheduled.get("message", "")))
-
-
-def _amounts(pod: Mapping[str, Any], resource: str) -> list[Decimal]:
-    spec = pod["spec"]
-    requests = [
-        (each.get("resources") or {}).get("requests") or {}
-        for each in (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
-    ]
-    return [parse_quantity(found[resource]) for found in requests if resource in found]

@@ -23,12 +23,15 @@ class Controllers:
         Namespaces in which no pod may be created.
     refuses : callable
         Tells which templates no pod may be created from.
+    refusal : str
+        What is told of such pods.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.quota: set[str] = set()
         self.refuses: Callable[[Object], bool] = lambda _: False
+        self.refusal = "exceeded quota: none"
 
     def step(self) -> None:
         """Do what is due."""
@@ -54,14 +57,16 @@ class Controllers:
         pods = self._pods(live)
         new = [pod for pod in pods if _revision(pod) == revision]
         old = [pod for pod in pods if pod not in new]
+        made = []
         if spec.get("paused"):
             while len(pods) < wanted and old and self._create(live, old[0], _revision(old[0])):
                 pods = self._pods(live)
             new = old = []
         else:
             room = wanted + rolling["maxSurge"] - len(pods)
-            for _ in range(min(room, wanted - len(new))):
-                self._create(live, spec["template"], revision)
+            made = [
+                self._create(live, spec["template"], revision) for _ in range(min(room, wanted - len(new)))
+            ]
             for pod in sorted(new, key=_age)[wanted:]:
                 self._delete(pod)
             pods = self._pods(live)
@@ -70,7 +75,7 @@ class Controllers:
                 if not _is_ready(pod) or spare > 0:
                     self._delete(pod)
                     pods = self._pods(live)
-        self._tell(live, self._pods(live), revision)
+        self._tell(live, self._pods(live), revision, is_refused=not all(made))
 
     def _stateful_set(self, live: Object) -> None:
         spec = live["spec"]
@@ -168,10 +173,10 @@ class Controllers:
         head = {"namespace": metadata["namespace"], "name": f"{metadata['name']}.refused"}
         event = {"apiVersion": "v1", "kind": "Event", "metadata": head, "involvedObject": about}
         if self._store.find("Event", head["namespace"], head["name"]) is None:
-            told = {"reason": "FailedCreate", "message": "exceeded quota: none"}
+            told = {"reason": "FailedCreate", "message": self.refusal}
             self._store.create({**event, **told, "firstTimestamp": self._store.stamp()}, _MANAGER)
 
-    def _tell(self, live: Object, pods: list[Object], revision: str) -> None:
+    def _tell(self, live: Object, pods: list[Object], revision: str, *, is_refused: bool = False) -> None:
         updated = sum(_revision(pod) == revision for pod in pods)
         before = live.get("status") or {}
         told: Object = {
@@ -180,6 +185,10 @@ class Controllers:
             "updatedReplicas": updated,
             "readyReplicas": sum(map(_is_ready, pods)),
         }
+        if is_refused:
+            failure = {"type": "ReplicaFailure", "status": "True", "message": self.refusal}
+            since = found(live, "ReplicaFailure").get("lastTransitionTime") or self._store.stamp()
+            told["conditions"] = [failure | {"lastTransitionTime": since}]
         if live["kind"] == "StatefulSet":
             is_over = updated == len(pods) == live["spec"].get("replicas", 1)
             current = revision if is_over else before.get("currentRevision", revision)

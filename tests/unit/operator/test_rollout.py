@@ -155,10 +155,41 @@ def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(now, pods, rep
     assert found == bounds(0, unavailable)
 
 
+QUOTA = (
+    'pods "x-prefill-a-b" is forbidden: exceeded quota: gpus, '
+    "requested: requests.amd.com/gpu=1,pods=1, used: requests.amd.com/gpu=8,pods=2, limited: requests.amd.com/gpu=8,pods=2"
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message", "gpus", "makes_room"),
+    [
+        (60, QUOTA, "1", True),
+        (59, QUOTA, "1", False),
+        (None, QUOTA, "1", False),
+        (60, QUOTA, "2", False),
+        (60, QUOTA.replace("limited: requests.amd.com/gpu=8", "limited: requests.amd.com/gpu=6"), "1", False),
+        (60, QUOTA.replace("requests.amd.com/gpu", "requests.storage"), "1", False),
+        (60, QUOTA.replace("requests.amd.com/gpu", "cpu"), "1", True),
+        (60, "violates PodSecurity", "1", False),
+    ],
+)
+def test_a_pod_that_a_full_quota_refuses_makes_another_one_give_way_after_a_minute(
+    now, seconds, message, gpus, makes_room
+):
+    live = deployment(surge=1, updated=0)
+    live["spec"]["template"] = {"spec": asking(gpus)}
+    since = None if seconds is None else now - timedelta(seconds=seconds)
+    refusal, spec = Refusal(message, since), PrefillRolloutSpec()
+    made = rollout.of_deployment(spec, live, [running(), running()], now, refusal)
+    assert made["strategy"]["rollingUpdate"] == (bounds(0, 1) if makes_room else bounds(1, 0))
+    assert rollout.of_deployment(spec, live, [], now, refusal)["strategy"]["rollingUpdate"] == bounds(1, 0)
+
+
 def test_a_pod_that_has_ended_gives_nothing_free(now):
     pod = waiting(now - timedelta(hours=1))
-    assert rollout.makes_room_at([pod, running()])
-    assert not rollout.makes_room_at([pod, evicted()])
+    assert rollout.makes_room_at(None, [pod, running()])
+    assert not rollout.makes_room_at(None, [pod, evicted()])
     assert paced(now, pod, evicted(), live=SURGING)[0] == bounds(1, 0)
 
 
