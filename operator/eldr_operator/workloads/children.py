@@ -158,10 +158,10 @@ class Children:
                 # kept first: the next release would make a template anew that runs and is not kept
                 kept = {each.name: each for each in (choice.revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
-                steps.append(_made(cr, manifest, choice.revision, live, now))
+                steps.append(_made(cr, manifest, choice.revision, live, now, refused=refused))
                 if (now_has := runs[role]) and now_has.name != choice.revision.name:
                     # where the other is refused, pods stay as they are here, too, and their number follows the spec
-                    instead = _made(cr, manifest, now_has, live, now)
+                    instead = _made(cr, manifest, now_has, live, now, refused=refused)
             for step in steps:
                 if fault := await self._write(writes, cr, step, live):
                     left[fault.kind, fault.name] = fault
@@ -270,7 +270,13 @@ def _hold_prefill(cr: EldrDeployment, chosen: dict[str, Choice], runs: revisions
 
 
 def _made(
-    cr: EldrDeployment, manifest: Object, revision: revisions.Revision, live: Snapshot, now: datetime
+    cr: EldrDeployment,
+    manifest: Object,
+    revision: revisions.Revision,
+    live: Snapshot,
+    now: datetime,
+    *,
+    refused: Mapping[str, Refusal],
 ) -> Object:
     """Return a workload with the template of a revision; the only decode engine ends when that was announced."""
     owned = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
@@ -278,7 +284,8 @@ def _made(
     if revision.role != contract.ROLE_DECODE:
         return made
     decode = roles.of_role(live.pods, contract.ROLE_DECODE)
-    return gaps.announced(gaps.kept_up(made, owned, decode, now), owned, decode, now)
+    refusal = refused.get(contract.ROLE_DECODE, NOT_REFUSED)
+    return gaps.announced(gaps.kept_up(made, owned, decode, now, refusal), owned, decode, now)
 
 
 def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:

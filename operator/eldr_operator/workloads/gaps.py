@@ -25,7 +25,11 @@ ANNOTATION_GAP = f"{contract.GROUP}/gap-at"
 
 
 def kept_up(
-    manifest: Object, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+    manifest: Object,
+    live: Mapping[str, Any] | None,
+    pods: Sequence[Mapping[str, Any]],
+    now: datetime,
+    refusal: Refusal = NOT_REFUSED,
 ) -> Object:
     """Return a StatefulSet that keeps its replicas until a rollout is over, where only one of them is to stay.
 
@@ -37,6 +41,8 @@ def kept_up(
         With the revision that its pods are to have.
     pods : sequence
         Of the role: for one that finds no node the rollout waits for ever, and that of a smaller role does not.
+    refusal : Refusal
+        Why pods cannot be created, and since when in this rollout: for those it is the same.
     """
     spec = manifest["spec"]
     if live is None or spec["replicas"] != 1 or spec["updateStrategy"]["rollingUpdate"]["partition"]:
@@ -48,7 +54,8 @@ def kept_up(
         and status.get("currentRevision") == status.get("updateRevision")
         and status.get("updatedReplicas", 0) == status.get("replicas", 0)
     )
-    if existing <= 1 or is_over or not status.get("readyReplicas") or rollout.waiting_in_vain(pods, now):
+    waits = rollout.waiting_in_vain(pods, now) or rollout.is_refused(refusal, now)
+    if existing <= 1 or is_over or not status.get("readyReplicas") or waits:
         return manifest
     return manifest | {"spec": spec | {"replicas": existing}}
 

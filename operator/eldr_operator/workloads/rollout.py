@@ -188,6 +188,11 @@ def waiting_in_vain(pods: Iterable[Mapping[str, Any]], now: datetime) -> int:
     return sum(seconds <= 0 for seconds in _left(pods, now))
 
 
+def is_refused(refusal: Refusal, now: datetime) -> bool:
+    """Tell whether pods cannot be created for so long that nobody should count on them."""
+    return refusal.since is not None and (now - refusal.since).total_seconds() >= PATIENCE_SECONDS
+
+
 def unscheduled(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's condition of a pod that no node has room for; empty for one that runs, whatever was said before."""
     scheduled, phase = found(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")

@@ -6,10 +6,11 @@ import pytest
 
 from eldr.contract import LABEL_REVISION
 from eldr_operator import clock
+from eldr_operator.conditions import Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec
 from eldr_operator.workloads import gaps
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
-from tests.unit.operator.test_rollout import deployment, running, waiting
+from tests.unit.operator.test_rollout import QUOTA, asking, deployment, running, waiting
 
 PATIENCE = timedelta(seconds=60)
 
@@ -71,6 +72,13 @@ def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live
 )
 def test_nobody_stays_longer_than_that(wanted, live, now):
     assert gaps.kept_up(wanted, live, [], now) is wanted
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(59, True), (60, False), (None, True)])
+def test_where_a_rollout_waits_for_pods_that_are_refused_scaling_to_one_goes_on(now, seconds, is_kept):
+    wanted, live = stateful_set("new"), rolling(current="a", replicas=2, ready=1)
+    refusal = Refusal("exceeded quota", None if seconds is None else now - timedelta(seconds=seconds))
+    assert (gaps.kept_up(wanted, live, [], now, refusal) is not wanted) == is_kept
 
 
 def test_where_a_rollout_waits_for_a_pod_without_a_node_scaling_to_one_goes_on_and_announces_the_gap(now):
@@ -146,4 +154,13 @@ def test_the_only_prefill_pod_makes_room_after_the_patience(now, spec, live, pod
     since = now - timedelta(seconds=20)
     live = deployment(**{"surge": 1, "replicas": 1, **live})
     found = gaps.begins_at(PrefillRolloutSpec(**spec), live, [waiting(since, **pod), running()], now)
+    assert found == (since + PATIENCE if is_told else None)
+
+
+@pytest.mark.parametrize(("gpus", "is_told"), [("1", True), ("2", False)])
+def test_the_only_prefill_pod_makes_room_in_a_quota_too(now, gpus, is_told):
+    since = now - timedelta(seconds=20)
+    live = deployment(surge=1, replicas=1)
+    live["spec"]["template"] = {"spec": asking(gpus)}
+    found = gaps.begins_at(PrefillRolloutSpec(), live, [running()], now, Refusal(QUOTA, since))
     assert found == (since + PATIENCE if is_told else None)
