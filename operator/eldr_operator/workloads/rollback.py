@@ -1,6 +1,6 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
-A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, for a minute. It has
+A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, or that were refused, for a minute. It has
 *failed* when its time is over and no pod has got ready, or none could be created. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
 something else, but not when a maintenance window closes: the next one would try the same images again.
 """
@@ -180,7 +180,7 @@ def _choose(
     }
     if workload is not None and name in marked and not _has_worked(name, begun, last):
         pods, at = _of(marked[name], live.pods), clock.stamp(_works_at(begun, last, now))
-        if _is_complete(workload, pods, now):
+        if _is_complete(workload, pods, now, is_refused=rollout.is_refused(refusal, now)):
             marked[name] = marked[name]._replace(completed=at, failed="")
         elif _may_fail(spec, name, wanted, last) and not marked[name].failed and _rolls(cr, wanted.role):
             allowed = timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
@@ -219,15 +219,19 @@ def _works_at(begun: str, last: Revision | None, now: datetime) -> datetime:
     return max(now, clock.read(begun) or now, after)
 
 
-def _is_complete(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> bool:
-    """Tell whether all pods have the newest template and are ready, but for those that no node has had room for, for a while.
+def _is_complete(
+    workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime, *, is_refused: bool
+) -> bool:
+    """Tell whether all pods have the newest template and are ready, but for those that have had no place for a while.
 
     A role that asks for more than fits would have no revision to go back to otherwise.
     """
     status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
-    ready, waiting = status.get("readyReplicas", 0), rollout.waiting_in_vain(pods, now)
-    is_rolled = {status.get(name, 0) for name in ("replicas", "updatedReplicas")} == {replicas}
-    return bool(is_observed(workload) and is_rolled and ready and ready + waiting == replicas)
+    existing, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
+    is_rolled = status.get("updatedReplicas", 0) == existing
+    is_whole = existing == replicas or (existing < replicas and is_refused)
+    waiting = rollout.waiting_in_vain(pods, now)
+    return bool(is_observed(workload) and is_rolled and is_whole and ready and ready + waiting == existing)
 
 
 def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -129,6 +129,29 @@ def test_a_revision_is_completed_where_no_more_pods_fit(world, role, counts, wai
     assert marks(world.settle(**{role: first})[role], first) == (completed, False)
 
 
+@pytest.mark.parametrize(
+    ("counts", "seconds", "completed"),
+    [
+        ({}, 60, True),
+        ({}, 59, False),
+        ({}, None, False),
+        ({"ready": 1}, 60, False),
+        ({"updated": 1}, 60, False),
+        ({"replicas": 0, "updated": 0, "ready": 0}, 60, False),
+        ({"replicas": 4, "updated": 4, "ready": 4}, 60, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("role", KINDS)
+def test_a_revision_is_completed_where_no_more_pods_are_allowed(world, role, counts, seconds, completed):
+    first = world.revision(role, 1)
+    world.runs(first, **counts)
+    world.workloads[KINDS[role], f"x-{role}"]["spec"]["replicas"] = 3
+    since = None if seconds is None else world.now - timedelta(seconds=seconds)
+    choice = world.settle({role: Refusal("exceeded quota", since)}, **{role: first})[role]
+    assert marks(choice, first) == (completed, False)
+
+
 @pytest.mark.parametrize("ahead", [0, 90])
 @pytest.mark.parametrize("role", KINDS)
 def test_a_revision_that_is_gone_back_to_has_worked_once_its_pods_are_ready_again(world, role, ahead):
