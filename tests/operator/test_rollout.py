@@ -50,6 +50,12 @@ class FullWorld(World):
         amounts = {DEVICE: str(devices)}
         self._node("/status", {"status": {"capacity": amounts, "allocatable": amounts}})
 
+    def allow(self, devices: int) -> None:
+        """Let pods of the namespace take no more devices."""
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "devices"}}
+        url = f"/api/v1/namespaces/{self.kube.namespace}/resourcequotas"
+        self.kube.request("POST", url, quota | {"spec": {"hard": {f"requests.{DEVICE}": str(devices)}}})
+
     def close(self) -> None:
         super().close()
         self.kube.request("DELETE", f"/api/v1/nodes/{self._node_name}")
@@ -183,15 +189,26 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
 
 def test_pods_make_room_where_a_quota_is_full(full):
     full.grow(8)
-    url = f"/api/v1/namespaces/{full.kube.namespace}/resourcequotas"
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
-    full.kube.request("POST", url, quota | {"spec": {"hard": {f"requests.{DEVICE}": "4"}}})
+    full.allow(4)
     full.up()
     full.patch(prefill={"env": NEW})
     wait_for(lambda: strategy(full)["maxSurge"] == 0, "pods to make room", 60, lambda: full.status)
     full.until_rolled("prefill", least=1)
     wait_for(lambda: strategy(full)["maxSurge"] == 1, "room looked for again", 30)
     full.make_ready()
+
+
+def test_decode_engines_that_a_quota_refuses_go_back(full):
+    full.grow(8)
+    full.allow(4)
+    full.up()
+    full.patch(decode={"gpus": 2, "rollout": {"progressDeadlineSeconds": 5}})
+
+    def is_back():
+        full.run_pods()
+        return (full.told("Progressing", "reason"), full.with_new("decode")[0]) == ("RolledBack", 2)
+
+    wait_for(is_back, "the engines back", 90, lambda: full.status)
 
 
 @pytest.mark.long  # the decision is tested without a cluster
