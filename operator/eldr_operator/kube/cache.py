@@ -108,7 +108,7 @@ class Cache:
         if kind not in WATCHED or version <= self._gone.get((kind, namespace), {}).get(uid, 0):
             return
         known = self._objects[kind].get(namespace, {}).get(name)
-        if known is None or known.uid != uid or known.version < version:
+        if known is None or known.version < version:
             text, deployment = _text(lean(kind, live)), deployment_of(kind, live)
             self._drop(kind, namespace, name)
             self._objects[kind].setdefault(namespace, {})[name] = _Kept(uid, version, deployment, text)

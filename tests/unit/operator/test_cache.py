@@ -97,6 +97,13 @@ def test_a_later_object_of_the_same_name_survives_the_end_of_the_earlier(cache):
     assert cache.of("Pod", "n") == [pod(7, uid="other")]
 
 
+def test_an_earlier_object_of_the_same_name_does_not_take_the_place_of_the_later(cache):
+    cache.put("Pod", pod(7, uid="other"))  # this operator has made it
+    cache.put("Pod", pod(3))
+    cache.replace("Pod", None, [pod(4)], 5)
+    assert cache.of("Pod", "n") == [pod(7, uid="other")]
+
+
 def test_a_list_forgets_what_a_watch_missed_and_nothing_later(cache):
     cache.put("Pod", pod(3, name="lost", uid="a"))
     cache.put("Pod", pod(12, name="young", uid="b"))
