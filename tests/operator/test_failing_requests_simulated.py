@@ -316,7 +316,8 @@ def test_prefill_engines_make_room_for_each_other_where_a_quota_is_full():
         assert it.told("PrefillReady") == ("True", "AllReady")
 
 
-def test_a_decode_rollout_whose_pods_are_refused_goes_back():
+@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
+def test_a_rollout_whose_pods_are_refused_goes_back(kind, role):
     refused = {"env": [{"name": "CHANGED", "value": "1"}], "rollout": {"progressDeadlineSeconds": 300}}
     with simulated() as it:
         it.simulation.controllers.refuses = lambda template: any(
@@ -326,19 +327,19 @@ def test_a_decode_rollout_whose_pods_are_refused_goes_back():
         )
         it.world.up()
         it.minutes(1)
-        before = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]
-        it.world.patch(decode=refused)
+        before = it.world.kube.get(kind, f"x-{role}")["spec"]["template"]
+        it.world.patch(**{role: refused})
         it.minutes(4)
-        assert it.told("DecodeReady") == ("False", "PodsRefused")
+        assert it.told(f"{role.capitalize()}Ready") == ("False", "PodsRefused")
         assert it.told("Progressing") == ("True", "RolloutInProgress")
         it.minutes(5)
         assert it.told("Progressing") == ("False", "RolledBack")
-        assert it.told("DecodeReady") == ("True", "AllReady")
-        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"] == before
-        it.world.patch(decode={"env": None})
+        assert it.told(f"{role.capitalize()}Ready") == ("True", "AllReady")
+        assert it.world.kube.get(kind, f"x-{role}")["spec"]["template"] == before
+        it.world.patch(**{role: {"env": None}})
         it.minutes(2)
         assert it.told("Progressing") == ("True", "RolloutComplete")
-        it.world.patch(decode=refused)
+        it.world.patch(**{role: refused})
         it.minutes(4)
         assert it.told("Progressing") == ("True", "RolloutInProgress"), (
             "what was refused before does not count"
