@@ -159,6 +159,10 @@ class Placer:
         tokens: list[int] = []
         if context is not None:
             room, tokens = self._registry.fitting(room, context)
+        # the request was admitted, perhaps before another one waited for more places: it may have no other engine
+        if (spare := self._registry.spare(room, limit, sequences)) is not room and spare:
+            tokens = [held for endpoint, held in zip(room, tokens, strict=False) if endpoint in spare]
+            room = spare
         field = Field(
             [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
             tokens=tokens, context=0 if context is None else context.size,

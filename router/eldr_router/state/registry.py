@@ -120,6 +120,7 @@ class Registry:
         prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
         decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
         decode = self.with_room(decode, limit, 1) or decode
+        decode = self.spare(decode, limit, 1) or decode
         if refused or broken:  # rather a result from elsewhere than a decode engine that does it all
             keys = [each.spec.kv for each in prefill]
             paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
@@ -202,13 +203,16 @@ class Registry:
         """Return the engines on which this router may have so many sequences more."""
         if self.shares.alone:  # nearly always; each engine's bound is the limit then
             most = limit - sequences
-            found = [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
-        else:
-            found = [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
-        if (saved := self._saved(found, limit, sequences)) is None:
-            return found
-        # one that was admitted earlier has no other place
-        return [endpoint for endpoint in found if endpoint is not saved] or found
+            return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
+        return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
+
+    def spare(self, endpoints: list[Endpoint], limit: int, sequences: int) -> list[Endpoint]:
+        """Return the engines without the one that is left to a request which waits for more places."""
+        if sequences >= self.wide or not self.saves:  # nearly always
+            return endpoints
+        could = [endpoint for endpoint in endpoints if self.bound(endpoint, limit) >= self.wide]
+        saved = max(could, key=lambda each: self.bound(each, limit) - each.in_flight, default=None)
+        return [endpoint for endpoint in endpoints if endpoint is not saved]
 
     def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
@@ -282,24 +286,16 @@ class Registry:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
         except RouterError:
             return None
+        decode = self.spare(decode, limit, sequences)
         if sequences > 1 and not self.with_room(decode, limit, sequences):
             return None  # they need one engine
-        wanted, saved = self._undecided + sequences, self._saved(decode, limit, sequences)
+        wanted = self._undecided + sequences
         for endpoint in decode:
-            if endpoint is saved:
-                continue
             wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
             if wanted <= 0:
                 self._widest *= sequences < self._widest
                 return Admission(self, sequences)
         return None
-
-    def _saved(self, endpoints: Collection[Endpoint], limit: int, sequences: int) -> Endpoint | None:
-        """Return the engine that fills up no more until a request has its places there, which waits for more of them."""
-        if sequences >= self.wide or not self.saves:  # nearly always
-            return None
-        could = [endpoint for endpoint in endpoints if self.bound(endpoint, limit) >= self.wide]
-        return max(could, key=lambda each: self.bound(each, limit) - each.in_flight, default=None)
 
     def expects_room(self, limit: int, sequences: int) -> bool:
         """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""

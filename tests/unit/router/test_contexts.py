@@ -281,6 +281,14 @@ def test_tokens_are_held_until_a_request_is_over(registry):
     assert registry.held(registry.endpoints(ROLE_DECODE)) != [0, 0], "one is left"
 
 
+def test_one_whose_tokens_fit_only_where_another_waits_for_many_places_goes_there(registry):
+    first, second = registry.endpoints(ROLE_DECODE)
+    first.cache = second.cache = SMALL
+    first.in_flight, second.in_flight, second.tokens = 1, 2, 9000
+    registry.wide, registry.saves = JSQ.max_in_flight, True
+    assert [one.endpoint for one in place(registry, 100, 2000)] == [second, first]
+
+
 def test_without_a_known_cache_nothing_changes(registry):
     names = [one.endpoint.name for one in place(registry, *[10**9] * 6)]
     assert sorted(names) == ["d0"] * 3 + ["d1"] * 3

@@ -207,7 +207,7 @@ def test_one_that_waits_for_many_places_holds_up_no_other_engine():
         "three on each of two engines"
     )
     for each in singles[:6]:
-        (endpoint, *_) = world.registry.with_room(ends, 4, 1)
+        (endpoint, *_) = world.registry.with_room(world.registry.spare(ends, 4, 1), 4, 1)
         each.place(endpoint)
     assert sorted(endpoint.in_flight for endpoint in ends) == [1, 4, 4], "one is left to it"
     assert world.registry.widest == 4, "other routers are told"
@@ -215,6 +215,17 @@ def test_one_that_waits_for_many_places_holds_up_no_other_engine():
     world.loop.turn()
     assert wide.admission is not None
     assert world.registry.widest == 0
+
+
+def test_one_that_wants_fewer_places_takes_none_of_those_that_are_left_to_another():
+    world = World(3, limit=4, most=8)
+    for endpoint, busy in zip(world.registry.endpoints("decode"), (1, 3, 3), strict=True):
+        Lease(endpoint, busy)
+    wide, pair = Asked(0, 4, world), Asked(1, 2, world)
+    assert world.queue.admit(wide, 4) is None
+    assert world.queue.admit(pair, 2) is None
+    world.loop.turn()
+    assert pair.admission is None, "there are two places, but on two engines"
 
 
 def test_a_request_of_several_sequences_waits_for_one_engine():
