@@ -8,7 +8,9 @@ places on one engine, that engine is left to it, and those behind it go to the o
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import itertools
+import math
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -31,6 +33,7 @@ class Waiter(Protocol):
 
 
 class _Entry(NamedTuple):
+    number: int
     sequences: int
     since: float
     timer: asyncio.TimerHandle
@@ -61,7 +64,10 @@ class Queue:
         self._limit = limit
         self._bounds = bounds
         self._is_closed = False
-        self._entries: OrderedDict[Waiter, _Entry] = OrderedDict()
+        self._entries: dict[Waiter, _Entry] = {}
+        # in the order of arrival, by the places that they want: who wants as much as one that finds no room finds none either
+        self._lines: dict[int, OrderedDict[Waiter, _Entry]] = defaultdict(OrderedDict)
+        self._numbers = itertools.count()
         self._is_due = False
         metrics.waiting.set_function(lambda: len(self._entries))
         registry.on_room = self.wake
@@ -90,7 +96,8 @@ class Queue:
             self._reject(reason)
             raise full or self._registry.full(limit, sequences)
         timer = self._loop.call_later(seconds, self._expire, waiter)
-        self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
+        entry = _Entry(next(self._numbers), sequences, self._loop.time(), timer)
+        self._entries[waiter] = self._lines[sequences][waiter] = entry
         self._registry.queued += sequences
         self.wake()
         return None
@@ -99,6 +106,10 @@ class Queue:
         """Let a request go that may be waiting."""
         entry = self._entries.pop(waiter, None)
         if entry is not None:
+            line = self._lines[entry.sequences]
+            del line[waiter]
+            if not line:
+                del self._lines[entry.sequences]
             entry.timer.cancel()
             self._registry.queued -= entry.sequences
             self._metrics.wait(self._loop.time() - entry.since)
@@ -123,17 +134,17 @@ class Queue:
         self._is_due, self._registry.wide = False, 0
         # where nobody may wait for an engine, who wants more holds up nobody
         self._registry.saves = self._bounds()[0] > 0
-        for waiter, entry in tuple(self._entries.items()):
-            if waiter not in self._entries or 0 < self._registry.wide <= entry.sequences:
-                continue
+        least: float = math.inf  # of those that found no room
+        while firsts := [next(iter(line.items())) for size, line in self._lines.items() if size < least]:
+            waiter, entry = min(firsts, key=lambda first: first[1])
             admission = self._registry.reserve(self._limit(), entry.sequences)
             if admission is not None:
                 self.leave(waiter)
                 waiter.admitted(admission)
-            elif entry.sequences > 1 and not self._registry.wide:
+                continue
+            least = entry.sequences
+            if least > 1 and not self._registry.wide:
                 self._registry.wide = entry.sequences
-            elif entry.sequences == 1:
-                break
 
     def _expire(self, waiter: Waiter) -> None:
         try:

@@ -228,6 +228,20 @@ def test_one_that_wants_fewer_places_takes_none_of_those_that_are_left_to_anothe
     assert pair.admission is None, "there are two places, but on two engines"
 
 
+def test_room_is_looked_for_once_for_all_that_want_as_much():
+    world = World(2, limit=4, most=1000)
+    for endpoint in world.registry.endpoints("decode"):
+        Lease(endpoint, 3)
+    for number in range(600):
+        assert world.queue.admit(Asked(number, max(2, 4 - number), world), max(2, 4 - number)) is None
+    world.loop.turn()
+    asked, reserve = [], world.registry.reserve
+    world.registry.reserve = lambda limit, sequences: asked.append(sequences) or reserve(limit, sequences)
+    world.queue.wake()
+    world.loop.turn()
+    assert asked == [4, 3, 2]
+
+
 def test_a_request_of_several_sequences_waits_for_one_engine():
     world = World(2, limit=2, most=8)
     running = [Asked(number, 1, world) for number in range(2)]
