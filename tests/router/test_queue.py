@@ -144,6 +144,14 @@ async def test_who_may_wait_changes_without_a_restart(start):
         assert (await waits).status_code == 200
 
 
+async def test_the_limit_falls_while_a_request_waits_for_more(start):
+    async with start("p0", "d0", settings=ONE, max_in_flight=2) as router, Busy(router, "d0") as busy:
+        (waits,) = await in_line(router, 1, n=2)
+        await router.configure(max_in_flight=1)
+        busy.free()
+        assert (await waits).status_code == 200
+
+
 async def test_the_document_counts_before_the_options(start):
     settings = {"max_waiting": 8, "max_wait": 60.0}
     async with (

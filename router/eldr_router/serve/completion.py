@@ -89,6 +89,7 @@ class Completion:
     def _start(self, admission: Admission) -> None:
         services = self._services
         self._admission, self._table = admission, services.table
+        self._sequences = admission.sequences
         if self._whole is None:
             self._key, self._whole = split_over(services.registry, self._table.max_in_flight)
         form, patient = bodies.forms(self._parsed(), split=self._whole is None)

@@ -137,18 +137,22 @@ class Queue:
         least: float = math.inf  # of those that found no room
         while firsts := [next(iter(line.items())) for size, line in self._lines.items() if size < least]:
             waiter, entry = min(firsts, key=lambda first: first[1])
-            admission = self._registry.reserve(self._limit(), entry.sequences)
+            limit = self._limit()
+            sequences = min(entry.sequences, self._registry.most(limit))  # which may be fewer now
+            admission = self._registry.reserve(limit, sequences)
             if admission is not None:
                 self.leave(waiter)
                 waiter.admitted(admission)
                 continue
             least = entry.sequences
-            if least > 1 and not self._registry.wide:
-                self._registry.wide = entry.sequences
+            if sequences > 1 and not self._registry.wide:
+                self._registry.wide = sequences
 
     def _expire(self, waiter: Waiter) -> None:
+        limit = self._limit()
+        sequences = min(self._entries[waiter].sequences, self._registry.most(limit))
         try:
-            admission = self._registry.admit(self._limit(), self._entries[waiter].sequences)
+            admission = self._registry.admit(limit, sequences)
         except RouterError as error:
             self._turn_away(waiter, "deadline", error)
             return

@@ -370,11 +370,11 @@ class Registry:
 class Admission:
     """A place reserved on some decode engine; ``settle`` when one is chosen, or none is wanted any longer."""
 
-    __slots__ = ("_open", "_registry", "_sequences")
+    __slots__ = ("_open", "_registry", "sequences")
 
     def __init__(self, registry: Registry, sequences: int) -> None:
         self._registry = registry
-        self._sequences = sequences
+        self.sequences = sequences
         self._open = False
         self.reopen()
 
@@ -382,11 +382,11 @@ class Admission:
         """Wait for a decode engine (again)."""
         if not self._open:
             self._open = True
-            self._registry._undecided += self._sequences  # noqa: SLF001 - one unit with the registry
+            self._registry._undecided += self.sequences  # noqa: SLF001 - one unit with the registry
 
     def settle(self) -> None:
         """Stop waiting: a lease counts the request from now on, or it is over."""
         if self._open:
             self._open = False
-            self._registry._undecided -= self._sequences  # noqa: SLF001 - one unit with the registry
+            self._registry._undecided -= self.sequences  # noqa: SLF001 - one unit with the registry
             self._registry.on_room()

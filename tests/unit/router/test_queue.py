@@ -228,6 +228,22 @@ def test_one_that_wants_fewer_places_takes_none_of_those_that_are_left_to_anothe
     assert pair.admission is None, "there are two places, but on two engines"
 
 
+def test_one_that_waits_for_more_than_a_lower_limit_gets_as_much_as_one_may():
+    world = World(2, limit=4, most=8)
+    running = [Lease(endpoint, 1) for endpoint in world.registry.endpoints("decode")]
+    wide = Asked(0, 4, world)
+    assert world.queue.admit(wide, 4) is None
+    world.limit = 2
+    world.queue.wake()
+    world.loop.turn()
+    assert world.registry.wide == 2
+    running.pop().release()
+    world.loop.turn()
+    assert wide.admission is not None
+    assert wide.admission.sequences == 2
+    assert world.registry.queued == 0
+
+
 def test_room_is_looked_for_once_for_all_that_want_as_much():
     world = World(2, limit=4, most=1000)
     for endpoint in world.registry.endpoints("decode"):
