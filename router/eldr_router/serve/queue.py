@@ -85,8 +85,8 @@ class Queue:
                 full = error
         most, seconds = self._bounds()
         reason = "queue_full" if most and self._entries else "full"
-        if not most and self._entries:
-            # who can go on goes first
+        if self._entries and len(self._entries) >= most:
+            # there may be room that those who wait cannot use, but who can goes first
             self._look()
             if (admission := self._registry.reserve(limit, sequences)) is not None:
                 return admission
