@@ -52,7 +52,8 @@ _USED = re.compile(rb"^vllm:kv_cache_usage_perc(?:\{[^\n]*\})? ([^\s]+)$", re.MU
 _ANSWERS = re.compile(
     rb"^vllm:(generation_tokens|request_success)_total(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$", re.MULTILINE
 )
-_LABEL = re.compile(rb'(?:^|,) *(\w+)="((?:[^"\\]|\\.)*)"')
+# without the last plus, each character of a value takes 170 bytes
+_LABEL = re.compile(rb'(?:^|,) *(\w+)="((?:[^"\\]|\\.)*+)"')
 _MOST = float(1 << 53)
 """Of anything that is counted: sums of what is larger are not exact, and overflow in the end."""
 

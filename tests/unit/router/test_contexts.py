@@ -1,5 +1,7 @@
 """KV caches: what engines tell of them, what requests are expected to hold, which engines have room, what heals."""
 
+import tracemalloc
+
 import numpy as np
 import orjson
 import pytest
@@ -107,6 +109,19 @@ def test_metrics_of_any_form_are_searched_in_time(piece):
             read_untested(text)
             assert read_sums(text) is None
             assert read_steps(text, Sums()) is None
+
+
+@pytest.mark.parametrize("piece", [b"a", b"\\\\", b"a\\\\"])
+def test_long_labels_take_little_memory(piece):
+    text = b'vllm:cache_config_info{a="%b",num_gpu_blocks="8",block_size="16"} 1' % (
+        piece * (1_000_000 // len(piece))
+    )
+    tracemalloc.start()
+    try:
+        assert read_cache(text) == Cache(128, 128)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(text)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
