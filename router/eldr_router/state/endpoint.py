@@ -64,7 +64,7 @@ class Lease:
         Of KV that it is expected to hold.
     """
 
-    __slots__ = ("_endpoint", "_sequences", "_stay", "tokens")
+    __slots__ = ("_endpoint", "_sequences", "_stay", "_tokens")
 
     def __init__(
         self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None, tokens: int = 0
@@ -72,7 +72,7 @@ class Lease:
         self._endpoint: Endpoint | None = endpoint
         self._sequences = sequences
         self._stay = stay
-        self.tokens = tokens
+        self._tokens = tokens
         endpoint.in_flight += sequences
         endpoint.tokens += tokens
 
@@ -81,7 +81,7 @@ class Lease:
         if self._endpoint is not None:
             endpoint, self._endpoint = self._endpoint, None
             endpoint.in_flight -= self._sequences
-            endpoint.tokens -= self.tokens
+            endpoint.tokens -= self._tokens
             endpoint.freed()
             if self._stay is not None:
                 self._stay.leave()
