@@ -72,7 +72,7 @@ def read_report(status: int, body: bytes) -> Report:
             view=View(tuple(str(member) for member in fields["members"]), _count(fields["limit"])),
             term=_count(fields["term"], most=_MOST_TERMS),
             in_flight=_counts(fields["in_flight"]),
-            rights=_counts(fields["rights"]),
+            rights=_counts(fields["rights"], least=-_MOST),  # who gave more than it has now owes some
             granted=_counts(fields["granted"]),
             got=_counts(fields["got"]),
             waiting=_count(fields["waiting"]),
@@ -86,8 +86,8 @@ def read_report(status: int, body: bytes) -> Report:
         raise ValueError(f"its counts lack or have a wrong {error}") from None
 
 
-def _counts(fields: dict[str, Any]) -> dict[str, int]:
-    return {str(name): _count(count, least=-_MOST) for name, count in fields.items()}
+def _counts(fields: dict[str, Any], *, least: int = 0) -> dict[str, int]:
+    return {str(name): _count(count, least=least) for name, count in fields.items()}
 
 
 def _count(value: float, *, least: int = 0, most: int = _MOST) -> int:

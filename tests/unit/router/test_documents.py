@@ -269,6 +269,8 @@ def test_what_routers_say_to_each_other():
     assert read_report(200, orjson.dumps(good)) == report
     held = report._replace(held={"10.0.0.7:9100": {"d0": 3}})
     assert read_report(200, orjson.dumps(write_report(held))) == held
+    owing = report._replace(rights={"d0": -1})
+    assert read_report(200, orjson.dumps(write_report(owing))) == owing
     assert "leaving" not in good, "routers of older versions say nothing of it"
     leaving = report._replace(leaving=True)
     assert read_report(200, orjson.dumps(write_report(leaving))) == leaving
@@ -285,6 +287,8 @@ def test_what_routers_say_to_each_other():
         ("waiting", -2),
         ("seq", 1 << 60),
         ("in_flight", {"d0": 1e300}),
+        ("in_flight", {"d0": -1}),
+        ("tokens", {"d0": -1}),
     ):
         with pytest.raises(ValueError, match="expected"):
             read_report(200, orjson.dumps({**good, field: value}))
