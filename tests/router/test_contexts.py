@@ -3,7 +3,7 @@
 import asyncio
 
 from eldr_router.ops.steps import Steps
-from tests.fakes.engines import answer, slow
+from tests.fakes.engines import answer, hang, slow
 from tests.router.conftest import engines, serving, until
 from tests.router.test_explain import ask
 
@@ -57,6 +57,20 @@ async def test_a_router_that_starts_asks_all_engines_at_once(tmp_path, monkeypat
 
             while await known() != {10_000}:
                 await asyncio.sleep(0.05)
+
+
+async def test_engines_are_not_asked_in_vain_while_they_are_not_well(start):
+    """Each would hold the others up for seconds, whose figures get too old to be believed meanwhile."""
+    async with start("p0", "d0", "d1") as router:
+        services = router.app.services
+        ill, _ = services.registry.endpoints("decode")
+        ill.health.probed(well=False)
+        router["d0"].metrics, router["d1"].metrics = hang, text
+        steps = Steps(services.registry, services.pool, services.placer.locality)
+        async with asyncio.timeout(2.0):
+            await steps.step()
+            await steps.step()
+        assert [one["kv_tokens"] for one in (await router.state())["decode"]] == [None, 10_000]
 
 
 async def test_a_long_prompt_goes_elsewhere_or_gets_429(start):

@@ -64,7 +64,8 @@ class Steps:
         now = self._pool.loop.time()
         endpoint = min(known, key=self._due.__getitem__, default=None)
         if endpoint is not None and self._due[endpoint] <= now:
-            tells = await self._ask(endpoint)
+            # one that is not well would hold up the others
+            tells = not endpoint.health.probed_well or await self._ask(endpoint)
             self._due[endpoint] = now + (_PERIOD if tells else _UNSUPPORTED_PERIOD)
         n_experts = self._locality.n_experts
         if n_experts is not None and self._learn_at <= now:
