@@ -311,8 +311,8 @@ class Registry:
         most = limit - len(fresh)  # nobody gives its last place
         kept = [self.shares.kept(endpoint.name, silent) for endpoint in decode]
         totals = self.totals(decode)
-        room = (max(0, most - total - lost) for total, lost in zip(totals, kept, strict=True))
-        return sum(room) >= promised + sequences
+        room = [max(0, most - total - lost) for total, lost in zip(totals, kept, strict=True)]
+        return sum(room) >= promised + sequences and max(room, default=0) >= sequences
 
     def full(self, limit: int, sequences: int, *, keep: bool = True) -> RouterError:
         """Return the 429 for a request that finds no room, and with ``keep`` remember the demand."""

@@ -178,6 +178,13 @@ def test_room_that_a_router_left_behind_is_not_expected():
     assert registry.expects_room(LIMIT, 1)
 
 
+def test_room_for_many_sequences_is_expected_on_one_engine_only():
+    registry = heard_once(decode=(0, 0))
+    fill(registry)
+    assert registry.expects_room(LIMIT, 127)
+    assert not registry.expects_room(LIMIT, 128), "127 places on each of two engines"
+
+
 def test_no_room_is_expected_while_somebody_silent_must_confirm_it():
     registry = make(AT, THIRD)
     for seq in (1, 2):
