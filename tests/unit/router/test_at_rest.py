@@ -1,0 +1,201 @@
+"""Whatever comes and goes at several routers: once nothing runs any more nothing is counted, and each serves what one may ask for."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import orjson
+import pytest
+
+from eldr.contract import ROLE_DECODE
+from eldr_router.http.errors import RouterError
+from eldr_router.ops.metrics import Metrics
+from eldr_router.plan.contexts import Cache
+from eldr_router.plan.reports import read_report, write_report
+from eldr_router.plan.shares import Shares
+from eldr_router.plan.signature import NO_SIGNATURE
+from eldr_router.plan.spec import EndpointSpec
+from eldr_router.plan.table import Intent, make_table
+from eldr_router.serve.queue import Queue
+from eldr_router.state.endpoint import Lease
+from eldr_router.state.placer import Placer
+from eldr_router.state.registry import Admission, Registry
+from tests.unit.router.test_queue import Loop
+
+CACHE = Cache(5000, 5000)
+BOUNDS = [(0, 10.0), (3, 5.0), (50, 5.0)]
+"""Of the queue: how many may wait, and how long."""
+
+
+class Request:
+    """Waits, is admitted, placed, ends."""
+
+    def __init__(self, router: Router, prompt: int) -> None:
+        self.router, self.prompt = router, prompt
+        self.admission: Admission | None = None
+        self.lease: Lease | None = None
+
+    def admitted(self, admission: Admission) -> None:
+        self.admission = admission
+        if admission.sequences > 1:  # it goes whole
+            self.place()
+
+    def turned_away(self, error: RouterError) -> None:
+        assert error.status in (429, 503)
+        self.router.requests.remove(self)
+
+    def place(self) -> None:
+        registry, sequences = self.router.registry, self.admission.sequences
+        context = registry.contexts.of(self.prompt, 100, sequences)
+        try:
+            self.lease = self.router.placer.place(
+                self.router.table, NO_SIGNATURE, sequences=sequences, context=context
+            ).lease
+        except RouterError:
+            self.end()
+        else:
+            self.admission.settle()
+
+    def end(self) -> None:
+        self.router.queue.leave(self)
+        if self.admission is not None:
+            self.admission.settle()
+        if self.lease is not None:
+            self.lease.release()
+        self.router.requests.remove(self)
+
+
+class Router:
+    def __init__(self, pool: Pool, number: int) -> None:
+        self.address = (f"r{number}", 1)
+        self.bounds = BOUNDS[0]
+        self.registry = Registry(pool.loop.time, Shares(f"r{number}", pool.limit))
+        metrics = Metrics(self.registry)
+        self.queue = Queue(pool.loop, self.registry, metrics, lambda: pool.limit, lambda: self.bounds)
+        self.placer = Placer(self.registry, np.random.default_rng(0))
+        self.requests: list[Request] = []
+        self.take(pool.limit)
+
+    def take(self, limit: int) -> None:
+        self.table = make_table(
+            Intent(policy="JSQ", max_in_flight=limit), epoch=1, active=None, centroids=None
+        )
+        self.registry.shares.set_limit(limit)
+        self.queue.wake()
+
+    def ask(self, sequences: int, prompt: int = 0) -> Request:
+        sequences = min(sequences, self.registry.most(self.table.max_in_flight))
+        request = Request(self, prompt)
+        self.requests.append(request)
+        try:
+            admission = self.queue.admit(request, sequences)
+        except RouterError as error:
+            request.turned_away(error)
+        else:
+            if admission is not None:
+                request.admitted(admission)
+        return request
+
+
+class Pool:
+    def __init__(self, rng: random.Random, routers: int) -> None:
+        self.rng, self.loop, self.limit = rng, Loop(), 6
+        self.tells = rng.random() < 0.5
+        self.routers = [Router(self, number) for number in range(routers)]
+        for router in self.routers:
+            router.registry.shares.set_addresses(
+                [other.address for other in self.routers if other is not router]
+            )
+        self.engines(3)
+        self.pass_time(0.2)
+
+    def engines(self, count: int) -> None:
+        numbers = self.rng.sample(range(4), count)
+        for router in self.routers:
+            specs = [EndpointSpec(ROLE_DECODE, f"d{at}", "h", at + 1, at) for at in numbers]
+            router.registry.replace(ROLE_DECODE, specs)
+            for endpoint in router.registry.endpoints(ROLE_DECODE):
+                endpoint.cache = CACHE if self.tells else None
+
+    def pass_time(self, seconds: float, lost: float = 0.0) -> None:
+        """Routers ask each other every 20 ms; some answers are lost."""
+        for _ in range(max(1, round(seconds / 0.02))):
+            for router in self.routers:
+                router.registry.pass_time()
+                router.registry.give(saves=router.queue.saves)
+            for router in self.routers:
+                for other in self.routers:
+                    if other is not router and self.rng.random() >= lost:
+                        said = orjson.dumps(
+                            write_report(other.registry.report(router.registry.shares.router))
+                        )
+                        router.registry.shares.heard(other.address, read_report(200, said), self.loop.now)
+                router.queue.wake()
+            self.loop.turn(0.02)
+
+    def disturb(self) -> None:
+        """Let one thing happen."""
+        rng = self.rng
+        router = rng.choice(self.routers)
+        match rng.choices(
+            ["ask", "place", "end", "leave", "engines", "eject", "limit", "wait", "bounds", "told"],
+            [8, 6, 6, 1, 0.3, 0.3, 0.2, 4, 0.3, 0.3],
+        )[0]:
+            case "ask":
+                router.ask(rng.choice([1, 1, 1, 1, 2, 3, 6]), rng.choice([0, 100, 100, 1000, 4000]))
+            case "place" if found := [one for one in router.requests if one.admission and not one.lease]:
+                rng.choice(found).place()
+            case "end" if found := [one for one in router.requests if one.lease]:
+                rng.choice(found).end()
+            case "leave" if router.requests:
+                rng.choice(router.requests).end()
+            case "engines":
+                self.engines(rng.choice([0, 1, 2, 3, 3, 4, 4]))
+            case "eject":
+                for endpoint in router.registry.endpoints(ROLE_DECODE)[:2]:
+                    endpoint.health.eject(self.loop.now)
+            case "limit":
+                self.limit = rng.choice([3, 6, 6, 9])
+                for each in self.routers:
+                    each.take(self.limit)
+            case "wait":
+                self.pass_time(rng.choice([0.02, 0.02, 0.1, 0.5]), lost=0.2)
+            case "bounds":
+                router.bounds = rng.choice(BOUNDS)
+            case "told":
+                for endpoint in router.registry.endpoints(ROLE_DECODE):
+                    cache = endpoint.cache and endpoint.cache._replace(used=rng.random())
+                    held = router.registry.known(endpoint)
+                    router.registry.contexts.heard(endpoint.name, None, cache, held, self.loop.now)
+        self.loop.turn()
+
+
+@pytest.mark.parametrize("routers", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
+    pool = Pool(random.Random(seed), routers)
+    for _ in range(1000):
+        pool.disturb()
+    for router in pool.routers:
+        for request in tuple(router.requests):
+            request.end()
+    pool.engines(2)
+    pool.pass_time(5.0)
+    for router in pool.routers:
+        registry = router.registry
+        assert (registry.waiting, registry.queued, registry.wide, registry.widest) == (0, 0, 0, 0)
+        assert not any(registry.counts().values())
+        assert not registry.tokens()
+        assert not router.queue._entries
+        assert not router.queue._lines
+        router.bounds = BOUNDS[2]
+        for sequences in (1, 2, pool.limit):
+            request = router.ask(sequences, 100)
+            pool.pass_time(1.0)
+            assert request.admission is not None
+            if request.lease is None:
+                request.place()
+            assert request.lease is not None
+            request.end()
+            pool.pass_time(2.5)
