@@ -29,6 +29,8 @@ from eldr_router.plan.members import STOPPED_SECONDS, Address, Held, Peer, last_
 from eldr_router.plan.split import Report, Rights, View
 
 NO_LIMIT = 1 << 20
+_FAR = 1 << 20
+"""So many terms nobody can have missed. Who followed further would soon be at one that the others cannot read."""
 
 
 class Shares:
@@ -199,6 +201,9 @@ class Shares:
             return
         known, member = peer.report, report.router
         if known is not None and known.router == member and report.seq <= known.seq:
+            return
+        if self.begun and report.term > self._newest + _FAR:
+            self.silent(address, f"tells of term {report.term} after {self._newest}")
             return
         peer.resolved, peer.heard, peer.problem, peer.lapsed = True, now, None, False
         self._held.drop(address)  # it says itself what it has in flight, in the view that follows

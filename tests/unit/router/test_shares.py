@@ -256,6 +256,27 @@ def test_room_moves_to_where_the_demand_is():
         busy.flights.clear()
 
 
+def test_a_router_that_tells_of_a_term_far_ahead_does_not_lead_the_others_there():
+    """They would go beyond what can be read, and understand each other no more."""
+    world = World(limit=9)
+    here, other, odd = (world.start(place) for place in range(3))
+    world.talk()
+    term = here.shares.term
+    for node in (here, other):
+        (address, known) = next(
+            (address, peer.report)
+            for address, peer in node.shares.peers.items()
+            if peer.report.router == odd.shares.router
+        )
+        node.shares.heard(address, known._replace(seq=known.seq + 1, term=1 << 52), world.clock)
+        assert node.shares.term == term
+        assert "term" in node.shares.peers[address].problem
+    world.limit = 6
+    world.talk()
+    assert not here.shares.awaited, "it is believed again as soon as it tells of one that may be"
+    assert world.bounds("d0") == [2, 2, 2]
+
+
 def test_what_routers_gave_each_other_ends_with_the_term():
     world = World(limit=16)
     here, other = (world.start(place) for place in range(2))
