@@ -8,7 +8,7 @@ chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 
@@ -17,7 +17,6 @@ def grants(
     free: Mapping[str, int],
     demand: Mapping[str, float],
     widest: Mapping[str, int] = MappingProxyType({}),
-    left_to: str = "",
 ) -> dict[str, int]:
     """Return what router ``own`` gives to each other router.
 
@@ -34,15 +33,10 @@ def grants(
         Weight of each router, above zero.
     widest : mapping
         Sequences of the largest request that each router has no engine for.
-    left_to : str
-        A router whose request gets all else even if that is not enough yet, see :func:`in_vain`.
     """
     total = sum(max(0, room) for room in free.values())
     most = total - len(free) + 1
-    waits = [router for router in free if max(1, free[router]) < widest.get(router, 0) <= most]
-    if left_to in free:
-        waits = [left_to]
-    if waits:
+    if waits := [router for router in free if max(1, free[router]) < widest.get(router, 0) <= most]:
         waits_first = max(waits, key=lambda router: (widest[router], router))
         part = dict.fromkeys(free, 1.0) | {waits_first: float(widest[waits_first])}
         lack = {waits_first: widest[waits_first] - free[waits_first]}
@@ -69,26 +63,6 @@ def grants(
             given[router] = number
             left -= number
     return given
-
-
-def in_vain(free: Collection[Mapping[str, int]], widest: Mapping[str, int]) -> str:
-    """Return the router whose request of many sequences waits first, if no engine has enough room for it over all routers; else an empty text.
-
-    Then one engine is left to it: others take each place that becomes free, so as many are never free at a time.
-
-    Parameters
-    ----------
-    free : collection of mapping
-        Room on each engine by router.
-    """
-    waits = [
-        router
-        for router, wanted in widest.items()
-        if wanted > 1 and all(room.get(router, 0) < wanted for room in free)
-    ]
-    first = max(waits, key=lambda router: (widest[router], router), default="")
-    most = [sum(max(0, each) for each in room.values()) - len(room) + 1 for room in free]
-    return first if first and most and max(most) < widest[first] else ""
 
 
 def given_up(own: str, free: Mapping[str, int], waiting: int) -> dict[str, int]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 
-from eldr_router.plan.lending import given_up, grants, in_vain
+from eldr_router.plan.lending import given_up, grants
 from eldr_router.plan.loads import STALE_SECONDS
 from eldr_router.plan.members import STOPPED_SECONDS, Address, Held, Peer, last_reports
 from eldr_router.plan.split import Report, Rights, View
@@ -270,7 +270,6 @@ class Shares:
         widest: int = 0,
         admitted: int = 0,
         leaving: bool = False,
-        saves: bool = False,
     ) -> None:
         """Give rights that are spare here to members that lack room; a router that is leaving gives all of them, and gets none.
 
@@ -282,8 +281,6 @@ class Shares:
             Those of the largest such request.
         admitted : int
             Those of them that have a place reserved on some engine: it is not spare.
-        saves : bool
-            Whether an engine is left to a request that waits for more places than are free.
         """
         self._leaving = leaving
         others = [report for report in self.others() if report.view == self.view and not report.leaving]
@@ -294,35 +291,20 @@ class Shares:
         demand[self.router] = 1 + (sum(in_flight.values()) + waiting) / count
         wide = {self.router: widest, **{r.router: r.widest for r in others}}
         left = sum(max(0, self.bound(engine) - own) for engine, own in in_flight.items()) - admitted
-        free = {engine: self._free(engine, own, others) for engine, own in in_flight.items()}
-        its, first = "", in_vain(free.values(), wide) if saves else ""
-        if first:
-            rights = {r.router: r.rights for r in others}.get(first) or {
-                each: self.bound(each) for each in free
-            }
-            # where it has most already: so all choose the same one, and stay with it
-            its = max(free, key=lambda engine: (rights.get(engine, 0), engine))
-        for engine, room in free.items():
-            left_to = first if engine == its else ""
+        for engine, own in in_flight.items():
+            free = {self.router: self.bound(engine) - own}
+            for r in others:
+                if engine in r.rights:
+                    coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
+                    free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
             chosen = (
-                given_up(self.router, room, waiting)
-                if leaving
-                else grants(self.router, room, demand, wide, left_to)
+                given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand, wide)
             )
             for router, wanted in chosen.items():
                 number = max(0, min(wanted, left))
                 given = self._now.given.setdefault(router, {})
                 given[engine] = given.get(engine, 0) + number
                 left -= number
-
-    def _free(self, engine: str, own: int, others: Iterable[Report]) -> dict[str, int]:
-        """Return the room on an engine by router, below zero for one that holds more than its rights."""
-        free = {self.router: self.bound(engine) - own}
-        for r in others:
-            if engine in r.rights:
-                coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
-                free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
-        return free
 
     def _look(self, limit: int) -> None:
         """Bring the view to what is known."""

@@ -72,11 +72,6 @@ class Queue:
         metrics.waiting.set_function(lambda: len(self._entries))
         registry.on_room = self.wake
 
-    @property
-    def saves(self) -> bool:
-        """Whether an engine is left to who waits for many places: where nobody may wait for one, who wants more holds up nobody."""
-        return self._bounds()[0] > 0
-
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
         """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
         limit, full = self._limit(), None
@@ -137,7 +132,8 @@ class Queue:
 
     def _look(self) -> None:
         self._is_due, self._registry.wide = False, 0
-        self._registry.saves = self.saves
+        # where nobody may wait for an engine, who wants more holds up nobody
+        self._registry.saves = self._bounds()[0] > 0
         least: float = math.inf  # of those that found no room
         while firsts := [next(iter(line.items())) for size, line in self._lines.items() if size < least]:
             waiter, entry = min(firsts, key=lambda first: first[1])

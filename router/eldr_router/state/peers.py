@@ -59,8 +59,7 @@ class Peers:
                 self._tables.retain(set(self._shares.peers))
                 self._tables.expire(self._services.clock())
                 self._services.registry.pass_time()
-                saves = self._services.queue.saves
-                self._services.registry.give(leaving=self._is_leaving(), saves=saves)
+                self._services.registry.give(leaving=self._is_leaving())
                 await asyncio.sleep(self._pause())
         finally:
             for task in tasks.values():

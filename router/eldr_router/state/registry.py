@@ -359,14 +359,11 @@ class Registry:
             widest=self.widest,
         )
 
-    def give(self, *, leaving: bool = False, saves: bool = False) -> None:
-        """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more.
-
-        With ``saves``, an engine is left to a request that waits for more places than are free.
-        """
+    def give(self, *, leaving: bool = False) -> None:
+        """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
         waiting = self._undecided if leaving else self.waiting
         self.shares.give(
-            self.counts(), waiting, widest=self.widest, admitted=self._undecided, leaving=leaving, saves=saves
+            self.counts(), waiting, widest=self.widest, admitted=self._undecided, leaving=leaving
         )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from eldr_router.plan.lending import given_up, grants, in_vain
+from eldr_router.plan.lending import given_up, grants
 from eldr_router.plan.members import HELD_SECONDS, LAPSE_SECONDS, STOPPED_SECONDS
 from eldr_router.plan.shares import Shares
 from eldr_router.plan.split import View
@@ -390,15 +388,6 @@ def test_one_request_of_many_sequences_lacks_room_on_one_engine():
     assert grants("a", {"a": 1, "b": 0}, even, {"b": 1}) == {}
 
 
-def test_a_request_is_in_vain_where_no_engine_has_enough_room_over_all_routers():
-    free = [{"a": 2, "b": 3}, {"a": 1, "b": -1}]
-    assert in_vain(free, {"a": 4, "b": 0}) == "", "b gives all but its last place"
-    assert in_vain(free, {"a": 5, "b": 0}) == "a"
-    assert in_vain(free, {"a": 5, "b": 6}) == "b", "one after the other"
-    assert in_vain(free, {"a": 1, "b": 0}) == ""
-    assert in_vain([], {"a": 5, "b": 0}) == "", "there is no engine"
-
-
 @pytest.mark.parametrize("sequences", [9, 15])
 def test_a_request_of_more_sequences_than_an_even_part_gets_room(sequences):
     world = World(limit=16)
@@ -412,25 +401,3 @@ def test_a_request_of_more_sequences_than_an_even_part_gets_room(sequences):
     here.flights.clear()
     world.lend(other)
     assert other.flights["d1"] >= 8, "room comes back to where it is needed"
-
-
-@pytest.mark.parametrize(("saves", "places"), [(True, 6), (False, 4)])
-def test_a_request_that_never_finds_enough_free_places_gets_those_of_one_engine_as_they_become_free(
-    saves, places
-):
-    """On each engine and of each router two sequences end in a round, all but one, and one begins."""
-    world = World(limit=8)
-    nodes = here, _ = [world.start(place) for place in range(2)]
-    world.talk()
-    for node, engine in itertools.product(nodes, ENGINES):
-        world.fill(node, engine)
-    for _ in range(8):
-        for node, engine in itertools.product(nodes, ENGINES):
-            node.flights[engine] = max(1, node.flights[engine] - 2)
-        for node in nodes:
-            node.shares.give(flights(node), 0, widest=6 * (node is here), saves=saves)
-        world.talk(1, widest={here.shares.router: 6})
-        for node, engine in itertools.product(nodes, ENGINES):
-            if here.shares.bound(engine) < 6:
-                world.admit(node, engine)
-    assert max(here.shares.bound(engine) for engine in ENGINES) == places
