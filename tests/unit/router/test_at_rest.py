@@ -123,7 +123,7 @@ class Pool:
         for _ in range(max(1, round(seconds / 0.02))):
             for router in self.routers:
                 router.registry.pass_time()
-                router.registry.give(saves=router.queue.saves)
+                router.registry.give()
             for router in self.routers:
                 for other in self.routers:
                     if other is not router and self.rng.random() >= lost:
