@@ -14,7 +14,7 @@ from eldr.core.policy import Choice, Situation, check_load, known_scores, least_
 _JSQ = JSQ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BandJSQ:
     """ELDR: among the workers whose centroid is nearly as similar as the best one, the least loaded.
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from eldr import contract
 from eldr.cli import COMMANDS
-from eldr_image import debian, lock, wheels
+from eldr_image import debian, lock, native, wheels
 from eldr_image.debian import ImageError
 from eldr_kube.agent.images import Image
 from eldr_kube.binaries import BinariesUnavailableError, binaries
@@ -143,6 +144,17 @@ def test_every_module_is_compiled(root):
     assert missing == []
 
 
+def test_the_hot_path_is_machine_code_and_a_wheel_has_it_too(built, root):
+    end = f".cpython-{wheels.PYTHON.replace('.', '')}-{debian.TRIPLES[wheels.host()]}.so"
+    own = [path.removeprefix("router/") for path in native.modules()]
+    names = {str(Path(path).with_suffix(end)) for path in own}
+    assert [name for name in sorted(names) if not (root / wheels.PACKAGES / name).exists()] == []
+    assert [path for path in own if not (root / wheels.PACKAGES / path).exists()] == []
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert names <= set(packed.namelist())
+
+
 def test_every_package_is_locked_and_in_the_bill(built, archive):
     (file,) = built.glob("*.cdx.json")
     text = file.read_text()
@@ -189,7 +201,12 @@ def test_a_second_build_gives_the_same_layers_and_the_other_architecture_is_anot
             program = base.extractfile(f"usr/bin/python{wheels.PYTHON}")
             assert program is not None
             elf = program.read(20)
-    assert (elf[:4], int.from_bytes(elf[18:20], "little")) == (b"\x7fELF", EM_AARCH64)
+    (wheel,) = tmp_path.glob("*aarch64.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        extension = next(name for name in packed.namelist() if name.endswith(".so"))
+        heads = [elf, packed.read(extension)[:20]]
+    for head in heads:
+        assert (head[:4], int.from_bytes(head[18:20], "little")) == (b"\x7fELF", EM_AARCH64)
     bills = [
         (folder / f"eldr-{VERSION}-{wheels.host()}.cdx.json").read_text() for folder in (built, tmp_path)
     ]
@@ -200,6 +217,9 @@ def test_both_architectures_are_locked_alike():
     day, amd64 = debian.read("amd64")
     assert [deb.name for deb in amd64] == list(lock.PACKAGES)
     assert [deb.name for deb in debian.read("arm64")[1]] == list(lock.PACKAGES)
+    assert all(
+        f"{arch} {name} " in debian.LOCK.read_text() for arch in debian.TRIPLES for name in debian.HEADERS
+    )
     assert len(day) == len("20261127T000000Z")
     with pytest.raises(ImageError, match=r"'riscv64'.*amd64, arm64"):
         debian.read("riscv64")
@@ -251,6 +271,8 @@ def test_it_runs_for_any_user_on_a_read_only_root(root, tmp_path, user):
         return inside(root, tmp_path / "tmp", user, "eldr", *arguments)
 
     assert eldr("--version").strip().endswith(VERSION)
+    compiled = ("python", "-c", "from eldr_router.ops.admin import COMPILED; print(COMPILED)")
+    assert inside(root, tmp_path / "tmp", user, *compiled).strip() == "True"
     eldr("engine-plugin", "/tmp/plugin")
     assert (tmp_path / "tmp" / "plugin" / "eldr" / "engine").is_dir()
     for command in COMMANDS:

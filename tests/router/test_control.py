@@ -311,6 +311,7 @@ async def test_state_follows_the_contract(start):
                 "policy",
                 "ready",
                 "draining",
+                "compiled",
                 "traffic",
                 "saving",
                 "active",

@@ -40,6 +40,7 @@ async def test_garbage_in_a_stream_that_is_assembled(start, event, first):
         assert not router.app.services.waiting
 
 
+@pytest.mark.patches
 async def test_a_bug_where_an_answer_is_taken_costs_an_attempt_and_nothing_else(start, monkeypatch, caplog):
     async with start("p0", "d0", "d1") as router:
         whole = DecodeLeg._whole

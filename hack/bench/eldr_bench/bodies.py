@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from eldr_bench.proof import require
 from eldr_router.http.errors import RouterError
+from eldr_router.ops.admin import COMPILED
 from eldr_router.plan import bodies
 from eldr_router.plan.cost import MAX_BODY
 
@@ -84,6 +85,7 @@ CASES = (
 
 def main() -> None:
     """Measure."""
+    require(COMPILED, "the router is not compiled: run `make bench`")
     figures = []
     for case in CASES:
         raw, values = case.body(), []

@@ -39,13 +39,14 @@ PLACED = {
 
 @dataclass
 class Candidate:
-    """A router and what was measured of it; ``admin`` and ``policy`` are those of ours."""
+    """A router and what was measured of it; ``admin``, ``policy`` and whether it is ``compiled`` are those of ours."""
 
     name: str
     pid: int
     target: Target
     policy: str = ""
     admin: int = 0
+    compiled: bool = True
     asked: Counter[bool] = field(default_factory=Counter)
     signed: list[float] = field(default_factory=list)
     unsigned: list[float] = field(default_factory=list)
@@ -65,6 +66,8 @@ class Candidate:
             return {key: n for key, n in counters.items() if n and key.startswith(f"eldr_router_{name}")}
 
         require(state["policy"] == self.policy, f"{self.name}: policy {state['policy']} is in effect")
+        compiled = state.get("compiled", False)  # an older one tells nothing
+        require(compiled is self.compiled, f"{self.name}: it {'is' if compiled else 'is not'} compiled")
         total, expected = self.asked.total(), Counter[str]()
         for how, signed in zip(PLACED[self.policy], (True, False), strict=True):
             expected[series(*how)] += self.asked[signed]
@@ -106,7 +109,7 @@ def wait(what: str, problem: Callable[[], str]) -> None:
 
 @contextlib.contextmanager
 def process(core: int, *arguments: str, checkout: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program on one core, with the code of another checkout if one is named."""
+    """Run a program on one core, with the code of a checkout if one is named, which is Python."""
     env = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout}/router"} if checkout else None
     command = ["taskset", "-c", str(core), *arguments]
     child = subprocess.Popen(command, env=env, cwd=checkout, stdout=subprocess.DEVNULL)
@@ -148,7 +151,7 @@ def ours(
         command += [] if option in without else [f"--{option}", str(folder / value)]
     command += ["--port", str(port), "--admin-port", str(admin), *more]
     with process(ROUTER_CORE, *command, checkout=checkout) as child:
-        candidate = Candidate(name, child.pid, Target(port), policy, admin)
+        candidate = Candidate(name, child.pid, Target(port), policy, admin, compiled=checkout is None)
 
         def problem() -> str:
             state = candidate.state()

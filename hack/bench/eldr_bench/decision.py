@@ -24,6 +24,7 @@ from eldr.core.union import MOST_LAYERS
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_bench.machine import one_thread
 from eldr_bench.proof import Unproven, require
+from eldr_router.ops.admin import COMPILED
 from eldr_router.plan.signature import NO_SIGNATURE, read_signature
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, make_table
@@ -257,6 +258,7 @@ def measure(cases: Sequence[Case], rounds: int = ROUNDS, repeats: int = REPEATS)
 
 def main() -> None:
     """Measure."""
+    require(COMPILED, "the router is not compiled: run `make bench`")
     one_thread()
     print(json.dumps(measure(CASES)))
 

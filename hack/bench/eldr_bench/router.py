@@ -1,7 +1,7 @@
 """CPU time of routers per request and per streamed chunk, and their memory with 500 open streams.
 
-Ours, by each of its policies of experts, and vllm-router (Rust, from PyPI, see ``vllm_router/``) serve the same load through the same
-mock engines, round by round in turns, each pinned to one core; mocks and load run on another. ``ELDR_BENCH_BEFORE`` names a checkout of
+Ours, by each of its policies of experts and without machine code, and vllm-router (Rust, from PyPI, see ``vllm_router/``) serve the same
+load through the same mock engines, round by round in turns, each pinned to one core; mocks and load run on another. ``ELDR_BENCH_BEFORE`` names a checkout of
 an older state that is measured beside them. CPU is read from ``/proc/PID/task/*/schedstat``, so that waiting for a busy machine does
 not count. Every answer is read, the engines' own counts are held against the load after each part, and each router of ours must have
 placed every request by the policy that its rows name. Prints one JSON list of figures, see ``__main__.py``; ratios are taken within
@@ -33,6 +33,7 @@ from eldr_bench.load import (
     listen_all,
     resident_mebibytes,
 )
+from eldr_bench.machine import ROOT
 from eldr_bench.mocks import EXPERTS, INTERVAL, LAYERS
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
@@ -44,7 +45,7 @@ ROUNDS = 12
 LIMIT_SECONDS = 1500
 OPEN_STREAMS, OPEN_TOKENS = 500, round(4 / INTERVAL)
 OTHER_CORE = max(os.sched_getaffinity(0))
-BEFORE = "eldr router before"
+BEFORE, PYTHON = "eldr router before", "eldr router in Python"
 POLICIES = POLICY_MARGINAL, POLICY_ELDR
 KINDS = (
     ("signed", "CPU per request, 16 KB signature", "ms", 1.0),
@@ -126,7 +127,7 @@ def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
                 yield {
                     "name": f"{name} / {PEER}: {what}",
                     "unit": "x",
-                    "aim": None if name.startswith(BEFORE) else aim,
+                    "aim": None if name.startswith((BEFORE, PYTHON)) else aim,
                     "values": ratios(values, peer),
                 }
 
@@ -161,8 +162,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         urls = stack.enter_context(mock_engines())
         candidates: list[Candidate] = []
-        for title, checkout in (("eldr router", None), *([(BEFORE, before)] if before else ())):
-            for policy in POLICIES:
+        routers: list[tuple[str, str | None, Sequence[str]]] = [
+            ("eldr router", None, POLICIES),
+            (PYTHON, str(ROOT), (POLICY_MARGINAL,)),
+            *([(BEFORE, before, POLICIES)] if before else ()),
+        ]
+        for title, checkout, policies in routers:
+            for policy in policies:
                 folder = Path(name, f"{policy}-{len(candidates)}")
                 router = ours(f"{title}, {policy}", policy, folder, urls, checkout)
                 candidates.append(stack.enter_context(router))

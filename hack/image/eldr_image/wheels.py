@@ -16,8 +16,10 @@ LOCK = ROOT / "hack" / "image" / "requirements.lock"
 PYTHON = "3.13"
 HOME = Path("opt/eldr")
 PACKAGES = HOME / "lib" / f"python{PYTHON}" / "site-packages"
-_PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
-_HOSTS = {"x86_64": "amd64", "aarch64": "arm64"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+GLIBC = "2.28"
+"""The oldest that machine code runs with."""
+_HOSTS = {machine: arch for arch, machine in MACHINES.items()}
 _OF_INSTALLERS = ("RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
 """They name folders of the machine that builds."""
 _COMMAND = f"""#!/{HOME}/bin/python
@@ -38,11 +40,16 @@ def dependencies(arch: str, root: Path) -> None:
     _install(arch, root, "--require-hashes", "--requirement", str(LOCK))
 
 
-def own(arch: str, root: Path, scratch: Path, epoch: int) -> None:
-    """Build our wheel and unpack it; add the command and the interpreter that it runs with."""
+def build(scratch: Path, epoch: int) -> Path:
+    """Build our wheel, which is Python alone, and return it."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     _uv("build", "--quiet", "--wheel", "--out-dir", str(scratch), str(ROOT), environment=environment)
     (wheel,) = scratch.glob("*.whl")
+    return wheel
+
+
+def own(arch: str, root: Path, wheel: Path) -> None:
+    """Unpack our wheel; add the command and the interpreter that it runs with."""
     _install(arch, root, str(wheel))
     programs = root / HOME / "bin"
     programs.mkdir(parents=True)
@@ -79,7 +86,14 @@ def _install(arch: str, root: Path, *what: str) -> None:
     target = root / PACKAGES
     _uv(
         *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"),
-        *("--python", sys.executable, "--python-version", PYTHON, "--python-platform", _PLATFORMS[arch]),
+        *(
+            "--python",
+            sys.executable,
+            "--python-version",
+            PYTHON,
+            "--python-platform",
+            f"{MACHINES[arch]}-manylinux_{GLIBC.replace('.', '_')}",
+        ),
         *("--target", str(target), *what),
     )
     for pattern in _UNUSED:

@@ -53,7 +53,7 @@ class Budget:
         self.held -= size
 
 
-@dataclass(slots=True)
+@dataclass
 class Request:
     """A complete request; header names in lower case."""
 

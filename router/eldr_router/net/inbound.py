@@ -53,7 +53,7 @@ Handler = Callable[[Request, "ClientConnection"], None]
 """Answers a request at once, or attaches the work that will."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Server:
     """What all connections of one port share.
 

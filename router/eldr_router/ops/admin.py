@@ -22,6 +22,8 @@ from eldr.contract import (
     ROLE_PREFILL,
     STATE_VERSION,
 )
+from eldr.core import union
+from eldr_router.http import head
 from eldr_router.http.errors import RouterError, check_method
 from eldr_router.http.head import JSON
 from eldr_router.http.requests import Request
@@ -36,6 +38,8 @@ from eldr_router.serve.services import Services
 from eldr_router.state.control import Control
 
 _TOKEN = HEADER_ADMIN_TOKEN.encode()
+COMPILED = not any(str(module.__file__).endswith(".py") for module in (head, union))
+"""Whether requests pass machine code, as in the image; elsewhere they pass Python."""
 
 
 class Admin:
@@ -121,6 +125,7 @@ class Admin:
             "policy": table.policy_in_effect,
             "ready": self._is_ready(),
             "draining": self._is_draining(),
+            "compiled": COMPILED,
             "problem": control.problem,
             "active": _ref(table.active),
             "staged": _ref(control.staged),

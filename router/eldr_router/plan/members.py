@@ -25,7 +25,7 @@ _UNLISTED_SECONDS = 5.0
 """Lists of two routers may differ for so long; after that it is a mistake in somebody's settings."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Peer:
     """What is known of an address: ``problem`` says why the last question was not answered, or what is wrong there.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eldr.wire import ExpertCounts, WireError, decode_counts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signature:
     """What a prefill engine told about a request's experts: counts, or why there are none."""
 

@@ -55,7 +55,7 @@ class Report(NamedTuple):
     widest: int = 0
 
 
-@dataclass(slots=True)
+@dataclass
 class Rights:
     """A router's rights in one term, and what others hold beyond theirs.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -134,8 +133,10 @@ class Queue:
         self._is_due, self._registry.wide = False, 0
         # where nobody may wait for an engine, who wants more holds up nobody
         self._registry.saves = self._bounds()[0] > 0
-        least: float = math.inf  # of those that found no room
-        while firsts := [next(iter(line.items())) for size, line in self._lines.items() if size < least]:
+        least = 0  # of those that found no room
+        while firsts := [
+            next(iter(line.items())) for size, line in self._lines.items() if not least or size < least
+        ]:
             waiter, entry = min(firsts, key=lambda first: first[1])
             limit = self._limit()
             sequences = min(entry.sequences, self._registry.most(limit))  # which may be fewer now

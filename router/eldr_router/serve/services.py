@@ -32,7 +32,7 @@ class Waiting(Protocol):
         """Take the time."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Services:
     """What all requests share; ``table`` is replaced as a whole."""
 

@@ -16,7 +16,7 @@ _SPACING = 0.025
 _RETRY_SECONDS = 1.0
 
 
-@dataclass(slots=True)
+@dataclass
 class _Teller:
     """Another router."""
 

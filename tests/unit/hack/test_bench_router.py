@@ -24,7 +24,7 @@ def state(policy=POLICY_MARGINAL, **counters):
     known.update({series(*signed): 5.0})
     known.update({series(*unsigned): 3.0})
     unions = {"requests": 5} if policy == POLICY_MARGINAL else None
-    return {"policy": policy, "counters": {**known, **counters}, "locality": unions}
+    return {"policy": policy, "compiled": True, "counters": {**known, **counters}, "locality": unions}
 
 
 @pytest.mark.parametrize("policy", [POLICY_MARGINAL, POLICY_ELDR, "JSQ"])
@@ -41,6 +41,7 @@ def test_a_router_that_placed_as_named_passes(policy):
         (state(**{'eldr_router_requests_total{outcome="upstream"}': 1.0}), "of 8 requests"),
         (state(**{'eldr_router_retries_total{cause="refused",leg="decode"}': 1.0}), "given up"),
         (state() | {"locality": None}, "0 of 5 requests are in unions"),
+        (state() | {"compiled": False}, "is not compiled"),
     ],
 )
 def test_a_router_that_did_otherwise_is_told(wrong, why):

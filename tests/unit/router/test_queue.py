@@ -174,6 +174,7 @@ def test_everything_that_may_happen(seed):
         assert sorted(order) == order, "of those that want the same the first come is the first served"
 
 
+@pytest.mark.patches
 def test_where_nobody_may_wait_who_finds_room_goes_on_after_those_that_it_is_enough_for():
     world = World(engines=1, limit=4, most=0)
     (engine,) = world.registry.endpoints("decode")
@@ -261,6 +262,7 @@ def test_one_that_waits_for_more_than_a_lower_limit_gets_as_much_as_one_may():
     assert world.registry.queued == 0
 
 
+@pytest.mark.patches
 def test_room_is_looked_for_once_for_all_that_want_as_much():
     world = World(2, limit=4, most=1000)
     for endpoint in world.registry.endpoints("decode"):

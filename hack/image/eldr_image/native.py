@@ -1,0 +1,202 @@
+"""The router's hot path as machine code: mypyc makes C of the modules that each request passes, zig compiles it.
+
+The Python modules stay beside it. They are what is edited and tested first, and what runs wherever no machine code fits the
+interpreter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from eldr_image.debian import TRIPLES, ImageError
+from eldr_image.wheels import GLIBC, MACHINES, PYTHON, ROOT, host
+from eldr_kube.binaries import user_cache
+
+COMPILER = ROOT / "hack" / "image" / "compiler"
+_ROUTER = "router/eldr_router"
+_PACKAGES = ROOT / "eldr", ROOT / _ROUTER
+_HOT = (
+    *(f"{_ROUTER}/{package}/*.py" for package in ("http", "net", "plan", "serve", "state")),
+    *(f"{_ROUTER}/ops/{module}.py" for module in ("journal", "metrics", "tally")),
+    *(
+        f"eldr/core/{module}.py"
+        for module in (
+            "balancers", "band", "domains", "marginal", "policies", "policy", "profiles", "signature", "step_time", "tolls", "union",
+        )
+    ),
+)  # fmt: skip
+COLD = {
+    **{
+        f"{_ROUTER}/{module}.py": "reads numbers that others wrote; Python's are the ones without surprises"
+        for module in ("plan/exposition", "plan/reports", "plan/table", "plan/tables")
+    },
+    **{
+        f"{_ROUTER}/plan/{module}.py": "msgspec reads the annotations of its classes, which machine code does not keep"
+        for module in ("messages", "responses", "steps")
+    },
+    f"{_ROUTER}/plan/assemble.py": "the base of classes in those, which are Python",
+    f"{_ROUTER}/plan/fields.py": "a subclass of str, which mypyc cannot compile",
+    **{
+        f"{_ROUTER}/{module}.py": "no request waits for it"
+        for module in (
+            "net/fetch",
+            "net/handshake",
+            "net/work",
+            "serve/freeing",
+            "serve/surface",
+            "state/control",
+            "state/peers",
+            "state/saving",
+            "state/step_times",
+        )
+    },
+}
+"""Modules of those packages that stay Python, and why."""
+_FLAGS = ("-shared", "-fPIC", "-O3", "-fwrapv", "-DNDEBUG", "-g0", "-s", "-w")
+_KEPT = 4
+"""Trees in the cache: those of the last states of the sources."""
+
+
+class Target(NamedTuple):
+    """What is compiled for: an architecture, the end of an extension's file name, and the interpreter's headers."""
+
+    arch: str
+    suffix: str
+    headers: Sequence[Path]
+
+
+class Extension(NamedTuple):
+    """An extension module to compile; headers are folders."""
+
+    name: str
+    sources: Sequence[str]
+    headers: Sequence[str]
+
+
+def modules() -> list[str]:
+    """Return the modules to compile, as paths below the root."""
+    found = {str(path.relative_to(ROOT)) for pattern in _HOT for path in ROOT.glob(pattern)}
+    return sorted(path for path in found - COLD.keys() if not path.endswith("__init__.py"))
+
+
+def this_python() -> Target:
+    """Return the interpreter that runs this.
+
+    Raises
+    ------
+    ImageError
+        Its headers are missing.
+    """
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").exists():
+        raise ImageError(f"{headers}/Python.h is missing: install the headers of Python, such as python3-dev")
+    return Target(host(), str(sysconfig.get_config_var("EXT_SUFFIX")), [headers])
+
+
+def image_python(arch: str, headers: Path) -> Target:
+    """Return the image's interpreter, whose headers are in an unpacked Debian package."""
+    suffix = f".cpython-{PYTHON.replace('.', '')}-{TRIPLES[arch]}.so"
+    return Target(arch, suffix, [headers / f"usr/include/python{PYTHON}", headers / "usr/include"])
+
+
+def compiler() -> Path:
+    """Return the compiler's environment, made where it is missing.
+
+    Raises
+    ------
+    ImageError
+        It cannot be made here.
+    """
+    done = subprocess.run([ROOT / "hack" / "apart", COMPILER], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise ImageError("the environment of hack/image/compiler cannot be made here; see above")
+    return Path(done.stdout.strip())
+
+
+def build(target: Target, folder: Path) -> None:
+    """Put machine code beside the packages in a folder, such as site-packages."""
+    python = compiler() / "bin" / "python"
+    with tempfile.TemporaryDirectory(prefix="eldr-native-") as scratch:
+        generate: list[str | Path] = [
+            python,
+            COMPILER / "generate.py",
+            scratch,
+            sys.executable,
+            "eldr",
+            *modules(),
+        ]
+        for name, *rest in json.loads(_run(generate, "mypyc")):
+            _compile(python, target, Extension(name, *rest), folder)
+
+
+def into_wheel(wheel: Path, target: Target, out: Path, epoch: int) -> Path:
+    """Write a wheel with machine code for the image's interpreter beside the modules of another, and return it."""
+    python, out = compiler() / "bin" / "python", out.resolve()
+    with tempfile.TemporaryDirectory(prefix="eldr-wheel-") as scratch:
+        _run([python, "-m", "wheel", "unpack", "--dest", scratch, wheel], "unpacking the wheel")
+        (folder,) = Path(scratch).iterdir()
+        build(target, folder)
+        (about,) = folder.glob("*.dist-info/WHEEL")
+        version = f"cp{PYTHON.replace('.', '')}"
+        tag = f"{version}-{version}-manylinux_{GLIBC.replace('.', '_')}_{MACHINES[target.arch]}"
+        text = about.read_text().replace("py3-none-any", tag)
+        about.write_text(text.replace("Root-Is-Purelib: true", "Root-Is-Purelib: false"))
+        pack: list[str | Path] = [python, "-m", "wheel", "pack", "--dest-dir", out, folder]
+        _run(pack, "packing the wheel", SOURCE_DATE_EPOCH=str(epoch))
+        (packed,) = out.glob(f"*{tag}.whl")
+        return packed
+
+
+def tree() -> Path:
+    """Return a folder for ``PYTHONPATH`` with our packages and their machine code for this interpreter, made where it is missing."""
+    target = this_python()
+    folder = user_cache() / "native" / _key(target)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
+            made = Path(scratch) / "tree"
+            for package in _PACKAGES:
+                shutil.copytree(package, made / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+            build(target, made)
+            if not folder.exists():  # nobody else was faster
+                made.rename(folder)
+        trees = sorted(folder.parent.glob("[!.]*"), key=lambda each: each.stat().st_mtime)
+        for old in trees[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _key(target: Target) -> str:
+    made_from = hashlib.sha256(f"{target.suffix} {sys.version}".encode())
+    sources = sorted(path for package in _PACKAGES for path in package.rglob("*.py"))
+    for path in (*sources, *sorted(COMPILER.iterdir()), Path(__file__), ROOT / "pyproject.toml"):
+        made_from.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return made_from.hexdigest()[:12]
+
+
+def _compile(python: Path, target: Target, extension: Extension, folder: Path) -> None:
+    *package, name = extension.name.split(".")
+    file = folder.joinpath(*package, f"{name}{target.suffix}")
+    where = [f"-I{headers}" for headers in (*target.headers, *extension.headers)]
+    zig = ("-m", "ziglang", "cc", "-target", f"{MACHINES[target.arch]}-linux-gnu.{GLIBC}")
+    command: list[str | Path] = [python, *zig, *_FLAGS, *where, *extension.sources, "-o", file]
+    _run(command, f"compiling {extension.name}")
+
+
+def _run(command: Sequence[str | Path], what: str, **more: str) -> str:
+    cache = str(user_cache() / "zig")
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **more}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ImageError(f"{what}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
