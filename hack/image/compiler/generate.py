@@ -1,4 +1,4 @@
-"""Makes C of Python modules. Runs in the environment of the compiler, at the root of the repository.
+"""Makes C of Python modules. Runs by an interpreter of the version that the C is for, at the root of the repository.
 
 generate.py FOLDER PYTHON NAME MODULE... writes C into FOLDER, takes the types of dependencies from PYTHON's environment, and prints
 a JSON list of extensions: name, C files, folders of headers.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eldr_image.debian import TRIPLES, ImageError
-from eldr_image.wheels import GLIBC, MACHINES, PYTHON, ROOT, host
+from eldr_image.wheels import GLIBC, MACHINES, PYTHON, ROOT, host, install, runs
 from eldr_kube.binaries import user_cache
 
 COMPILER = ROOT / "hack" / "image" / "compiler"
@@ -68,11 +68,25 @@ _KEPT = 4
 
 
 class Target(NamedTuple):
-    """What is compiled for: an architecture, the end of an extension's file name, and the interpreter's headers."""
+    """What is compiled for.
+
+    Attributes
+    ----------
+    arch, version : str
+        Architecture, and version of Python.
+    suffix : str
+        End of an extension's file name.
+    headers : sequence of Path
+        Folders with those of the interpreter.
+    python : sequence of str
+        Command of an interpreter of that version which runs here: mypyc makes C for the version that it runs on.
+    """
 
     arch: str
+    version: str
     suffix: str
     headers: Sequence[Path]
+    python: Sequence[str]
 
 
 class Extension(NamedTuple):
@@ -100,50 +114,47 @@ def this_python() -> Target:
     headers = Path(sysconfig.get_paths()["include"])
     if not (headers / "Python.h").exists():
         raise ImageError(f"{headers}/Python.h is missing: install the headers of Python, such as python3-dev")
-    return Target(host(), str(sysconfig.get_config_var("EXT_SUFFIX")), [headers])
+    version, suffix = sysconfig.get_python_version(), str(sysconfig.get_config_var("EXT_SUFFIX"))
+    return Target(host(), version, suffix, [headers], [sys.executable])
 
 
-def image_python(arch: str, headers: Path) -> Target:
-    """Return the image's interpreter, whose headers are in an unpacked Debian package."""
+def image_python(arch: str, headers: Path, interpreter: Path) -> Target:
+    """Return the image's interpreter; the folders are those of Debian's packages with its headers, and with that of this machine."""
     suffix = f".cpython-{PYTHON.replace('.', '')}-{TRIPLES[arch]}.so"
-    return Target(arch, suffix, [headers / f"usr/include/python{PYTHON}", headers / "usr/include"])
+    folders = [headers / f"usr/include/python{PYTHON}", headers / "usr/include"]
+    return Target(arch, PYTHON, suffix, folders, runs(interpreter))
 
 
-def compiler() -> Path:
-    """Return the compiler's environment, made where it is missing.
-
-    Raises
-    ------
-    ImageError
-        It cannot be made here.
-    """
-    done = subprocess.run([ROOT / "hack" / "apart", COMPILER], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise ImageError("the environment of hack/image/compiler cannot be made here; see above")
-    return Path(done.stdout.strip())
+def compiler(version: str) -> Path:
+    """Return a folder with mypyc for a version of Python, with zig, made where it is missing."""
+    made_from = hashlib.sha256((COMPILER / "requirements.txt").read_bytes()).hexdigest()
+    folder = user_cache() / "compiler" / f"{made_from[:12]}-{version}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
+            locked = ("--require-hashes", "--requirement", str(COMPILER / "requirements.txt"))
+            install(made := Path(scratch) / "made", *locked, version=version, arch=host())
+            if not folder.exists():  # nobody else was faster
+                made.rename(folder)
+    return folder
 
 
 def build(target: Target, folder: Path) -> None:
     """Put machine code beside the packages in a folder, such as site-packages."""
-    python = compiler() / "bin" / "python"
+    home = compiler(target.version)
     with tempfile.TemporaryDirectory(prefix="eldr-native-") as scratch:
-        generate: list[str | Path] = [
-            python,
-            COMPILER / "generate.py",
-            scratch,
-            sys.executable,
-            "eldr",
-            *modules(),
-        ]
-        for name, *rest in json.loads(_run(generate, "mypyc")):
-            _compile(python, target, Extension(name, *rest), folder)
+        words = (str(COMPILER / "generate.py"), scratch, sys.executable, "eldr", *modules())
+        told = _run([*target.python, "-B", *words], "mypyc", PYTHONPATH=str(home))
+        for name, *rest in json.loads(told):
+            _compile(home / "ziglang" / "zig", target, Extension(name, *rest), folder)
 
 
 def into_wheel(wheel: Path, target: Target, out: Path, epoch: int) -> Path:
     """Write a wheel with machine code for the image's interpreter beside the modules of another, and return it."""
-    python, out = compiler() / "bin" / "python", out.resolve()
+    out, home = out.resolve(), str(compiler(sysconfig.get_python_version()))
+    wheel_tool = (sys.executable, "-m", "wheel")
     with tempfile.TemporaryDirectory(prefix="eldr-wheel-") as scratch:
-        _run([python, "-m", "wheel", "unpack", "--dest", scratch, wheel], "unpacking the wheel")
+        _run([*wheel_tool, "unpack", "--dest", scratch, str(wheel)], "unpacking the wheel", PYTHONPATH=home)
         (folder,) = Path(scratch).iterdir()
         build(target, folder)
         (about,) = folder.glob("*.dist-info/WHEEL")
@@ -151,8 +162,8 @@ def into_wheel(wheel: Path, target: Target, out: Path, epoch: int) -> Path:
         tag = f"{version}-{version}-manylinux_{GLIBC.replace('.', '_')}_{MACHINES[target.arch]}"
         text = about.read_text().replace("py3-none-any", tag)
         about.write_text(text.replace("Root-Is-Purelib: true", "Root-Is-Purelib: false"))
-        pack: list[str | Path] = [python, "-m", "wheel", "pack", "--dest-dir", out, folder]
-        _run(pack, "packing the wheel", SOURCE_DATE_EPOCH=str(epoch))
+        pack = [*wheel_tool, "pack", "--dest-dir", str(out), str(folder)]
+        _run(pack, "packing the wheel", PYTHONPATH=home, SOURCE_DATE_EPOCH=str(epoch))
         (packed,) = out.glob(f"*{tag}.whl")
         return packed
 
@@ -184,16 +195,16 @@ def _key(target: Target) -> str:
     return made_from.hexdigest()[:12]
 
 
-def _compile(python: Path, target: Target, extension: Extension, folder: Path) -> None:
+def _compile(zig: Path, target: Target, extension: Extension, folder: Path) -> None:
     *package, name = extension.name.split(".")
     file = folder.joinpath(*package, f"{name}{target.suffix}")
     where = [f"-I{headers}" for headers in (*target.headers, *extension.headers)]
-    zig = ("-m", "ziglang", "cc", "-target", f"{MACHINES[target.arch]}-linux-gnu.{GLIBC}")
-    command: list[str | Path] = [python, *zig, *_FLAGS, *where, *extension.sources, "-o", file]
+    what = (str(zig), "cc", "-target", f"{MACHINES[target.arch]}-linux-gnu.{GLIBC}")
+    command = [*what, *_FLAGS, *where, *extension.sources, "-o", str(file)]
     _run(command, f"compiling {extension.name}")
 
 
-def _run(command: Sequence[str | Path], what: str, **more: str) -> str:
+def _run(command: Sequence[str], what: str, **more: str) -> str:
     cache = str(user_cache() / "zig")
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **more}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

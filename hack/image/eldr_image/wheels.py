@@ -59,6 +59,21 @@ def own(arch: str, root: Path, wheel: Path) -> None:
     (root / HOME / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
 
 
+def runs(interpreter: Path) -> list[str]:
+    """Return the command that runs the image's Python here, out of a folder with the Debian packages of this machine's architecture.
+
+    Raises
+    ------
+    ImageError
+        It is an architecture for which no image is built.
+    """
+    arch, usr = host(), interpreter / "usr"
+    if arch not in LOADERS or not (usr / LOADERS[arch]).exists():
+        raise ImageError(f"the image's Python runs on {' or '.join(_HOSTS)}, this is {platform.machine()}")
+    loader = [str(usr / LOADERS[arch]), "--library-path", str(usr / "lib" / TRIPLES[arch])]
+    return [*loader, str(usr / "bin" / f"python{PYTHON}")]
+
+
 def compile_all(root: Path, interpreter: Path) -> None:
     """Compile every module below a folder, since a read-only image can keep none of it.
 
@@ -67,38 +82,31 @@ def compile_all(root: Path, interpreter: Path) -> None:
     interpreter
         Folder with the unpacked Debian packages of this machine's architecture. Bytecode is the same on all.
     """
-    arch = host()
-    usr = interpreter / "usr"
-    if arch not in LOADERS or not (usr / LOADERS[arch]).exists():
-        raise ImageError(f"bytecode is compiled on {' or '.join(_HOSTS)}, this is {platform.machine()}")
-    loader = [str(usr / LOADERS[arch]), "--library-path", str(usr / "lib" / TRIPLES[arch])]
-    program = [str(usr / "bin" / f"python{PYTHON}"), "-I", "-S", "-B", "-m", "compileall", "-q", "-f"]
+    program = ["-I", "-S", "-B", "-m", "compileall", "-q", "-f"]
     options = ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        [*loader, *program, *options, root], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [*runs(interpreter), *program, *options, str(root)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ImageError(f"the image's Python could not compile {root.name}: {done.stdout}{done.stderr}")
 
 
 def _install(arch: str, root: Path, *what: str) -> None:
     target = root / PACKAGES
-    _uv(
-        *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"),
-        *(
-            "--python",
-            sys.executable,
-            "--python-version",
-            PYTHON,
-            "--python-platform",
-            f"{MACHINES[arch]}-manylinux_{GLIBC.replace('.', '_')}",
-        ),
-        *("--target", str(target), *what),
-    )
+    install(target, *what, version=PYTHON, arch=arch)
     for pattern in _UNUSED:
         for found in list(target.glob(pattern)):
             shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+
+def install(target: Path, *what: str, version: str, arch: str) -> None:
+    """Unpack wheels for a version of Python and an architecture into a folder; the other arguments are those of ``uv pip install``."""
+    _uv(
+        *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"),
+        *("--python", sys.executable, "--python-version", version),
+        *("--python-platform", f"{MACHINES[arch]}-manylinux_{GLIBC.replace('.', '_')}"),
+        *("--target", str(target), *what),
+    )
 
 
 def _uv(*words: str, environment: dict[str, str] | None = None) -> None:

@@ -74,6 +74,7 @@ class Report:
     files: list[tuple[int, int, int]] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     first_bytes: list[float] = field(default_factory=list)
+    is_compiled: bool = False
 
 
 class Crowd:
@@ -169,6 +170,7 @@ async def _run(round_: Round, stage: Stage) -> Report:
         if grown.problem:
             report.faults.append(Fault(f"router{index}: {grown.problem}"))
         state = await asyncio.to_thread(stage.routers[index].state)
+        report.is_compiled = state["compiled"]
         for name, value in state["counters"].items():
             report.counters[name] = report.counters.get(name, 0.0) + value
     report.faults += [_fault(stage, director.windows, *suspect) for suspect in suspects[:_SHOWN]]
