@@ -129,8 +129,15 @@ def rootfs(arch: str | None, folder: Path) -> None:
 
 @main.command("native")
 def native_command() -> None:
-    """Print a folder for PYTHONPATH, with PYTHONSAFEPATH=1: our packages, the router's hot path as machine code for this interpreter."""
-    click.echo(native.tree())
+    """Print a folder for PYTHONPATH, with PYTHONSAFEPATH=1: our packages, the router's hot path as machine code for this interpreter.
+
+    Ends with 3 where the headers of Python are missing.
+    """
+    try:
+        click.echo(native.tree())
+    except native.NoHeadersError as error:
+        click.echo(f"no machine code here: {error}", err=True)
+        raise SystemExit(3) from None
 
 
 @main.command("licences")

@@ -67,6 +67,10 @@ _KEPT = 4
 """Trees in the cache: those of the last states of the sources."""
 
 
+class NoHeadersError(ImageError):
+    """This machine has no headers of Python; the message says what to install."""
+
+
 class Target(NamedTuple):
     """What is compiled for.
 
@@ -108,12 +112,14 @@ def this_python() -> Target:
 
     Raises
     ------
-    ImageError
+    NoHeadersError
         Its headers are missing.
     """
     headers = Path(sysconfig.get_paths()["include"])
     if not (headers / "Python.h").exists():
-        raise ImageError(f"{headers}/Python.h is missing: install the headers of Python, such as python3-dev")
+        raise NoHeadersError(
+            f"{headers}/Python.h is missing: install the headers of Python, such as python3-dev"
+        )
     version, suffix = sysconfig.get_python_version(), str(sysconfig.get_config_var("EXT_SUFFIX"))
     return Target(host(), version, suffix, [headers], [sys.executable])
 
