@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -63,8 +64,8 @@ COLD = {
 }
 """Modules of those packages that stay Python, and why."""
 _FLAGS = ("-shared", "-fPIC", "-O3", "-fwrapv", "-DNDEBUG", "-g0", "-s", "-w")
-_KEPT = 4
-"""Trees in the cache: those of the last states of the sources."""
+_KEPT_SECONDS = 86_400.0
+"""Since a tree in the cache was asked for last: somebody may still run it."""
 
 
 class NoHeadersError(ImageError):
@@ -187,9 +188,10 @@ def tree() -> Path:
             build(target, made)
             if not folder.exists():  # nobody else was faster
                 made.rename(folder)
-        trees = sorted(folder.parent.glob("[!.]*"), key=lambda each: each.stat().st_mtime)
-        for old in trees[:-_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        for old in folder.parent.glob("[!.]*"):
+            if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+    folder.touch()
     return folder
 
 
