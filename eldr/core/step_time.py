@@ -30,6 +30,10 @@ class StepTime:
     n_experts: int
     per_token: float = 0.0
 
+    def __reduce__(self) -> tuple[type[StepTime], tuple[float, ...]]:
+        # machine code would set the fields of a frozen object that is copied or comes to another process, such as a simulation's
+        return StepTime, (self.fixed, self.per_expert, self.per_request, self.n_experts, self.per_token)
+
     def seconds(self, batch: float, active: float, tokens: float = 0.0) -> float:
         """Return the duration of a step.
 
