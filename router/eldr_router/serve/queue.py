@@ -138,9 +138,8 @@ class Queue:
             next(iter(line.items())) for size, line in self._lines.items() if not least or size < least
         ]:
             waiter, entry = min(firsts, key=lambda first: first[1])
-            limit = self._limit()
-            sequences = min(entry.sequences, self._registry.most(limit))  # which may be fewer now
-            admission = self._registry.reserve(limit, sequences)
+            sequences = self._wanted(entry)
+            admission = self._registry.reserve(self._limit(), sequences)
             if admission is not None:
                 self.leave(waiter)
                 waiter.admitted(admission)
@@ -149,11 +148,13 @@ class Queue:
             if sequences > 1 and not self._registry.wide:
                 self._registry.wide = sequences
 
+    def _wanted(self, entry: _Entry) -> int:
+        """Return the places that a request gets: those that it came for, or the most that it may have by now."""
+        return min(entry.sequences, self._registry.most(self._limit()))
+
     def _expire(self, waiter: Waiter) -> None:
-        limit = self._limit()
-        sequences = min(self._entries[waiter].sequences, self._registry.most(limit))
         try:
-            admission = self._registry.admit(limit, sequences)
+            admission = self._registry.admit(self._limit(), self._wanted(self._entries[waiter]))
         except RouterError as error:
             self._turn_away(waiter, "deadline", error)
             return
