@@ -68,11 +68,8 @@ def roots(arch: str, scratch: Path, made: int, out: Path) -> list[Path]:
             debian.unpack(wheels.host(), CACHE, interpreter)
     wheels.dependencies(arch, dependencies)
     debian.headers(arch, CACHE, headers)
-    pure, target = (
-        wheels.build(scratch / arch / "wheel", made),
-        native.image_python(arch, headers, interpreter),
-    )
-    wheels.own(arch, own, native.into_wheel(pure, target, out, made))
+    pure = wheels.build(scratch / arch / "wheel", made)
+    wheels.own(arch, own, native.into_wheel(pure, native.image_python(arch, headers, interpreter), out, made))
     for folder in (base, dependencies, own):
         wheels.compile_all(folder, interpreter)
     return [base, dependencies, own]

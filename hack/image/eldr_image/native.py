@@ -15,12 +15,12 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from eldr_image.debian import TRIPLES, ImageError
-from eldr_image.wheels import GLIBC, MACHINES, PYTHON, ROOT, host, install, runs
+from eldr_image.wheels import GLIBC, MACHINES, MANYLINUX, PYTHON, ROOT, host, install, runs
 from eldr_kube.binaries import user_cache
 
 COMPILER = ROOT / "hack" / "image" / "compiler"
@@ -135,15 +135,11 @@ def image_python(arch: str, headers: Path, interpreter: Path) -> Target:
 def compiler(version: str) -> Path:
     """Return a folder with mypyc for a version of Python, with zig, made where it is missing."""
     made_from = hashlib.sha256((COMPILER / "requirements.txt").read_bytes()).hexdigest()
-    folder = user_cache() / "compiler" / f"{made_from[:12]}-{version}"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
-            locked = ("--require-hashes", "--requirement", str(COMPILER / "requirements.txt"))
-            install(made := Path(scratch) / "made", *locked, version=version, arch=host())
-            if not folder.exists():  # nobody else was faster
-                made.rename(folder)
-    return folder
+    locked = ("--require-hashes", "--requirement", str(COMPILER / "requirements.txt"))
+    return _once(
+        user_cache() / "compiler" / f"{made_from[:12]}-{version}",
+        lambda made: install(made, *locked, version=version, arch=host()),
+    )
 
 
 def build(target: Target, folder: Path) -> None:
@@ -158,15 +154,15 @@ def build(target: Target, folder: Path) -> None:
 
 def into_wheel(wheel: Path, target: Target, out: Path, epoch: int) -> Path:
     """Write a wheel with machine code for the image's interpreter beside the modules of another, and return it."""
-    out, home = out.resolve(), str(compiler(sysconfig.get_python_version()))
-    wheel_tool = (sys.executable, "-m", "wheel")
+    out, home = out.resolve(), str(compiler(target.version))
+    wheel_tool = (sys.executable, "-m", "wheel")  # which is Python alone, for any version
     with tempfile.TemporaryDirectory(prefix="eldr-wheel-") as scratch:
         _run([*wheel_tool, "unpack", "--dest", scratch, str(wheel)], "unpacking the wheel", PYTHONPATH=home)
         (folder,) = Path(scratch).iterdir()
         build(target, folder)
         (about,) = folder.glob("*.dist-info/WHEEL")
-        version = f"cp{PYTHON.replace('.', '')}"
-        tag = f"{version}-{version}-manylinux_{GLIBC.replace('.', '_')}_{MACHINES[target.arch]}"
+        version = f"cp{target.version.replace('.', '')}"
+        tag = f"{version}-{version}-{MANYLINUX}_{MACHINES[target.arch]}"
         text = about.read_text().replace("py3-none-any", tag)
         about.write_text(text.replace("Root-Is-Purelib: true", "Root-Is-Purelib: false"))
         pack = [*wheel_tool, "pack", "--dest-dir", str(out), str(folder)]
@@ -178,20 +174,29 @@ def into_wheel(wheel: Path, target: Target, out: Path, epoch: int) -> Path:
 def tree() -> Path:
     """Return a folder for ``PYTHONPATH`` with our packages and their machine code for this interpreter, made where it is missing."""
     target = this_python()
-    folder = user_cache() / "native" / _key(target)
+
+    def make(made: Path) -> None:
+        for package in _PACKAGES:
+            shutil.copytree(package, made / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        build(target, made)
+
+    folder = _once(user_cache() / "native" / _key(target), make)
+    folder.touch()
+    for old in folder.parent.glob("[!.]*"):
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, made where it is missing: beside it, so that nobody sees half of it."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
-            made = Path(scratch) / "tree"
-            for package in _PACKAGES:
-                shutil.copytree(package, made / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-            build(target, made)
+            made = Path(scratch) / "made"
+            make(made)
             if not folder.exists():  # nobody else was faster
                 made.rename(folder)
-        for old in folder.parent.glob("[!.]*"):
-            if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
-    folder.touch()
     return folder
 
 

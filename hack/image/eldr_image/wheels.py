@@ -19,6 +19,7 @@ PACKAGES = HOME / "lib" / f"python{PYTHON}" / "site-packages"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 GLIBC = "2.28"
 """The oldest that machine code runs with."""
+MANYLINUX = f"manylinux_{GLIBC.replace('.', '_')}"
 _HOSTS = {machine: arch for arch, machine in MACHINES.items()}
 _OF_INSTALLERS = ("RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
 """They name folders of the machine that builds."""
@@ -104,7 +105,7 @@ def install(target: Path, *what: str, version: str, arch: str) -> None:
     _uv(
         *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"),
         *("--python", sys.executable, "--python-version", version),
-        *("--python-platform", f"{MACHINES[arch]}-manylinux_{GLIBC.replace('.', '_')}"),
+        *("--python-platform", f"{MACHINES[arch]}-{MANYLINUX}"),
         *("--target", str(target), *what),
     )
 
