@@ -8,12 +8,13 @@ import msgspec
 
 
 class BadRequest(Exception):  # noqa: N818 - named after its HTTP status
-    """A request that vLLM would refuse; carries the HTTP status."""
+    """A request that vLLM would refuse; carries the HTTP status, and the ``kv_transfer_params`` of a body that could be read."""
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
+        self.kv_transfer_params: dict[str, Any] | None = None
 
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -34,6 +35,7 @@ class CompletionRequest(_Request, kw_only=True):
 
     prompt: str | list[str | int | list[int]]
     echo: bool = False
+    use_beam_search: bool = False
 
 
 class ChatRequest(_Request, kw_only=True):
@@ -111,7 +113,18 @@ _count = msgspec.json.Decoder(CountRequest)
 
 def parse(body: bytes, *, api: Api, model: str) -> Parsed:
     """Parse a request body; BadRequest if the body is malformed (400) or names another model (404)."""
-    request = _decoded(_decoders[api], body, model)
+    request = _decoded(_decoders[api], body)
+    try:
+        return _parsed(request, api, model)
+    except BadRequest as error:
+        error.kv_transfer_params = request.kv_transfer_params
+        raise
+
+
+def _parsed(request: Any, api: Api, model: str) -> Parsed:
+    if isinstance(request, CompletionRequest) and request.stream and request.use_beam_search:
+        raise BadRequest("Streaming is not currently supported with beam search")
+    _check_model(request, model)
     rest = {"api": api, "stream": request.stream, "kv_transfer_params": request.kv_transfer_params}
     if isinstance(request, ResponsesRequest):
         said = (
@@ -138,18 +151,21 @@ def parse(body: bytes, *, api: Api, model: str) -> Parsed:
 
 def conversation(body: bytes, *, model: str) -> str:
     """Return the prompt of a request that counts a message's tokens."""
-    request = _decoded(_count, body, model)
+    request = _decoded(_count, body)
+    _check_model(request, model)
     return _conversation(request.system, request.messages)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, model: str) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
-        request = decoder.decode(body)
+        return decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise BadRequest(str(error)) from None
+
+
+def _check_model(request: Any, model: str) -> None:
     if request.model and request.model != model:
         raise BadRequest(f"The model `{request.model}` does not exist.", 404, "NotFoundError")
-    return request
 
 
 def _conversation(instructions: str | list[dict[str, Any]] | None, said: list[dict[str, Any]]) -> str:

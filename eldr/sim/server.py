@@ -132,11 +132,15 @@ class EngineApp:
     async def _generate(self, request: Request, api: Api) -> Response:
         if self._draining:  # in the words of a vLLM that finishes its requests after SIGTERM
             return _error("cannot schedule new futures after shutdown", "InternalServerError", 500)
+        parsed = None
         try:
             parsed = parse(await request.body(), api=api, model=self._engine.settings.model)
             upstream_id = request.headers.get(contract.HEADER_REQUEST_ID) or uuid.uuid4().hex
             generation = Generation(self._engine, parsed, upstream_id)
         except BadRequest as error:
+            kv = error.kv_transfer_params if parsed is None else parsed.kv_transfer_params
+            if kv and kv.get("do_remote_prefill"):
+                self._engine.transfer.release(kv)  # vLLM does so for each body that it could read
             return _error(str(error), error.kind, error.status)
         # vLLM answers a streamed prefill without kv_transfer_params, so there is no special case for it here.
         if parsed.stream:

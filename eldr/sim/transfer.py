@@ -40,7 +40,7 @@ class Transfer:
         self._metrics = metrics
         self._heeds_deadlines = heeds_deadlines
         self._client = httpx.AsyncClient(timeout=5.0, limits=UNBOUNDED)
-        self._telling: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class Transfer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._telling:
+        for task in self._releasing:
             task.cancel()
         await self._client.aclose()
 
@@ -71,9 +71,7 @@ class Transfer:
                 "its KV had to be pulled %.3f s ago; the prompt is prefilled here", time.time() - deadline
             )
             self._metrics.late_pull(LATE_PREFILLED)
-            task = asyncio.get_running_loop().create_task(self._let_go(params))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            self.release(params)
             return None
         try:
             kv = await self._read(params)
@@ -86,8 +84,13 @@ class Transfer:
         self._metrics.prompt_tokens.inc(int(params.get("remote_num_tokens", 0)))
         return kv
 
-    async def _let_go(self, params: dict[str, Any]) -> None:
-        """Have the prefill engine free the blocks; if it cannot be told, the end of the lease does."""
+    def release(self, params: dict[str, Any]) -> None:
+        """Have the prefill engine free the blocks; if it cannot be reached, the end of the lease does."""
+        task = asyncio.get_running_loop().create_task(self._release(params))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, params: dict[str, Any]) -> None:
         try:
             await self._read(params)
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:

@@ -45,6 +45,11 @@ class Seen:
     def id(self) -> str:
         return self.headers["x-request-id"]
 
+    @property
+    def frees(self) -> bool:
+        """Whether it is one that every engine rejects, so that a prefill result is freed."""
+        return b"do_remote_prefill" in self.raw and b"use_beam_search" in self.raw
+
 
 class Exchange:
     """One request at an engine, and the means to misbehave."""
@@ -207,7 +212,12 @@ class FakeEngine:
     @property
     def requests(self) -> list[Seen]:
         """Completion requests only."""
-        return [seen for seen in self.seen if seen.path in APIS]
+        return [seen for seen in self.seen if seen.path in APIS and not seen.frees]
+
+    @property
+    def freed(self) -> list[str]:
+        """Prefill results that this engine was asked to free by rejection."""
+        return [s.body["kv_transfer_params"]["remote_request_id"] for s in self.seen if s.frees]
 
     @property
     def blocks(self) -> list[str]:
@@ -274,6 +284,8 @@ class FakeEngine:
             await (self.health or answer(200, {}))(exchange)
         elif path.path == "/v1/models":
             await exchange.json({"object": "list", "data": [{"id": "m"}]})
+        elif exchange.seen.frees:
+            await exchange.json({"error": {"message": "no", "type": "BadRequestError", "code": 400}}, 400)
         elif self.script:
             await self.script.popleft()(exchange)
         else:

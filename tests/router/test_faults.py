@@ -50,6 +50,17 @@ async def test_all_decode_engines_refuse(start):
         assert len(router["p0"].requests) == 1
 
 
+async def test_a_result_is_freed_by_an_engine_that_answers(start):
+    async with start("p0", "d0", "d1") as router:
+        bad = [answer(400, CLIENT_ERROR)]
+        router["d0"].script.extend(bad)
+        router["d1"].script.extend(bad)
+        await router["d0"].refuse()
+        assert (await router.post()).status_code == 400
+        await until(lambda: router.counter("freed_results") == 1, "it to be freed")
+        assert len(router["d1"].freed) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
@@ -75,6 +86,8 @@ async def test_a_failed_decode_is_prefilled_again(start, fault, cause, stream):
         assert len(router["p0"].requests) == 3
         assert len(router["d0"].requests) + len(router["d1"].requests) == 3
         router.pulled_once()
+        refused = 2 if cause == "status" else 0  # what others may still read stays
+        await until(lambda: router.counter("freed_results") == refused, "what was refused to be freed")
 
 
 async def test_an_error_event_before_the_first_token_is_retried_unseen(start):
@@ -181,6 +194,7 @@ async def test_client_errors_pass_unchanged_and_are_not_retried(start, leg, stat
         assert len(router["p0"].requests) == 1
         assert len(router["d0"].requests) == (leg == "d0")
         assert router.counter("requests", outcome="engine_error") == 1
+        await until(lambda: len(router["d0"].freed) == (leg == "d0"), "what was refused to be freed")
 
 
 @pytest.mark.slow

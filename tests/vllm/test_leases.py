@@ -14,6 +14,8 @@ import pytest
 
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PATH_ACTIVATIONS, PULL_BEFORE_KEY
 from eldr.wire import ExpertCounts, decode_counts
+from eldr_router.plan.apis import COMPLETIONS
+from eldr_router.plan.bodies import freeing_body
 from tests.vllm.client import SECONDS, ask
 from tests.vllm.conftest import SHORT_LEASE
 from tests.vllm.engines import CPU_MODE, wait_for
@@ -22,6 +24,7 @@ from tests.vllm.prompts import FILLER, LONG
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 LATE = "eldr_engine_late_pulls_total"
 USED = "vllm:kv_cache_usage_perc"
+JSON = {"content-type": "application/json"}
 REMOTE_DECODE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -106,6 +109,22 @@ def test_a_decode_engine_does_not_pull_after_the_deadline(fleet, correct, fresh,
     assert prefilled.exact
     assert prefilled.tokens == case.tokens - 1, "the prompt does not count, though it was computed here"
     assert np.array_equal(prefilled.counts, pulled.counts)
+
+
+def test_a_result_is_freed_by_a_rejection_on_a_full_engine_too(fleet, correct, fresh, background):
+    p, d0 = fleet.up("p", "d0")
+    long = background.submit(ask, d0.url, LONG, stream=False)
+    wait_for(lambda: d0.requests() == 1, "d0 to be full", 60)
+    used, case = p.metric(USED), fresh()
+    params = ask_prefill(p.url, case)
+    assert p.metric(USED) > used
+    for _ in range(2):  # the second time vLLM knows of nothing to free
+        refused = httpx.post(d0.url + COMPLETIONS, content=freeing_body(params), headers=JSON, timeout=60)
+        assert refused.status_code == 400
+        wait_for(lambda: p.metric(USED) <= used, "the blocks to be free", 60)
+    assert d0.requests() == 1, "it was freed while the engine was full"
+    assert long.result().outcome == "ok"
+    correct(case, ask(d0.url, case, stream=False, kv_transfer_params=ask_prefill(p.url, case)))
 
 
 def test_what_arrives_after_the_deadline_is_not_used(fleet, correct, fresh, background):

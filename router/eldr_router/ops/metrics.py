@@ -116,7 +116,7 @@ class Metrics:
             "expired_results", "Prefill results discarded because their lease ran out."
         )
         self.freed_results = self._count(
-            "freed_results", "Prefill results that nobody used, pulled so that their blocks are free."
+            "freed_results", "Unused prefill results, freed before their lease ended."
         )
         self.broken_streams = self._count("broken_streams", "Responses that broke after their first byte.")
         self.lost_activations = self._count(

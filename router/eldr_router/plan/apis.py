@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
+from eldr_router.http.errors import bad_request
 from eldr_router.plan import answers, messages, responses
 from eldr_router.plan.answers import Word
 from eldr_router.plan.assemble import Assembly, EventAssembly
-from eldr_router.plan.fields import Fields
+from eldr_router.plan.fields import Fields, shown
 from eldr_router.plan.relay import DONE
 
 COMPLETIONS = "/v1/completions"
@@ -38,13 +41,49 @@ ANY_ENGINE: Mapping[str, str] = MappingProxyType(
 )
 """Paths that go whole to one engine, and their methods. Nothing here may take ``kv_transfer_params``, change an engine, or generate: decode engines have a limit, which these do not count for."""
 
-_ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
+_ONE, _TRUE, _FALSE, _NULL = (msgspec.Raw(value) for value in (b"1", b"true", b"false", b"null"))
 _SEARCH = 1 << 20
 Fixed = Mapping[str, Any]
 
 
-def _no_check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG001
+def _check_openai(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
+    """Refuse what only the decode engine would: the prefill engine gets no ``stream_options``."""
+    raw, options = fields.get("stream_options"), known.get("stream_options")
+    if raw is None or raw == _NULL:
+        return ()
+    wrong = None
+    if options is None:
+        wrong = f": expected an object, got {shown(raw)}"
+    elif known.get("stream") is not True:
+        wrong = ": it needs stream: true; remove it, or ask for a stream"
+    else:
+        for name in _STREAM_OPTIONS & options.keys():
+            if options[name] not in (_TRUE, _FALSE, _NULL):
+                wrong = f".{name}: expected true or false, got {shown(options[name])}"
+    if wrong is not None:
+        raise bad_request(f"stream_options{wrong}", "invalid_value", "stream_options")
     return ()
+
+
+def _check_completions(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
+    """Take a list of one prompt for the prompt itself, as clients send it that know lists only. Empty ones stay lists."""
+    prompt = memoryview(fields.get("prompt", msgspec.Raw()))
+    if _LISTED.match(prompt):
+        with contextlib.suppress(msgspec.ValidationError):
+            fields["prompt"] = _only(prompt).prompt.copy()
+    return _check_openai(fields, known)
+
+
+_LISTED = re.compile(rb'\[\s*("[^"]|\[\s*[-0-9])')
+
+
+class _Only(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A list of one item; decoding ends at the second."""
+
+    prompt: msgspec.Raw
+
+
+_only = msgspec.json.Decoder(_Only).decode
 
 
 def _completions_whole(fields: Fields, known: dict[str, Any]) -> str | None:  # noqa: ARG001
@@ -56,12 +95,12 @@ def _completions_whole(fields: Fields, known: dict[str, Any]) -> str | None:  # 
     for name in ("echo", "use_beam_search"):
         if known.get(name):
             return name
-    logprobs = known.get("prompt_logprobs")
-    return None if logprobs is None or logprobs is False else "prompt_logprobs"
+    return None if known.get("prompt_logprobs") is None else "prompt_logprobs"
 
 
 _MAY_NOT_SPLIT = frozenset(("n", "best_of", "echo", "use_beam_search", "prompt_logprobs"))
-_NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
+_NOT_FOR_PREFILL = ("stream_options", "best_of")
+_STREAM_OPTIONS = frozenset(("include_usage", "continuous_usage_stats"))
 
 
 class Api(NamedTuple):
@@ -144,14 +183,14 @@ APIS: Mapping[str, Api] = MappingProxyType(
         COMPLETIONS: Api(
             prompt="prompt", begins=b"", one_token=_OPENAI_TOKEN, without=_NOT_FOR_PREFILL,
             limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, streamed=_WITH_USAGE, operation="text_completion",
-            check=_no_check, why_whole=_completions_whole,
+            check=_check_completions, why_whole=_completions_whole,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
             assembly=lambda: Assembly(chat=False),
         ),
         CHAT: Api(
             prompt="messages", begins=b"[", one_token={**_OPENAI_TOKEN, "max_completion_tokens": _ONE},
             limits=("max_completion_tokens", "max_tokens"), without=_NOT_FOR_PREFILL, several=True, streamed=_WITH_USAGE,
-            check=_no_check, why_whole=_completions_whole,
+            check=_check_openai, why_whole=_completions_whole,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
             assembly=lambda: Assembly(chat=True),
         ),

@@ -34,6 +34,11 @@ _REMOTE_DECODE = msgspec.Raw(
         }
     )
 )
+_REJECTED = {
+    "model": "eldr-frees-a-prefill-result", "prompt": [0], "max_tokens": 1, "stream": True, "use_beam_search": True
+}  # fmt: skip
+_MARK = b"\xef\xbb\xbf"
+"""Of UTF-8, which some clients write before their JSON and engines skip."""
 _ONE = msgspec.Raw(b"1")
 _NULL = msgspec.Raw(b"null")
 _ENCODER = msgspec.json.Encoder()
@@ -113,7 +118,7 @@ def parse(raw: bytes, path: str = COMPLETIONS, max_body: int = MAX_BODY) -> Pars
         400 if it is no JSON object, a field is beyond its limit, or it carries ``kv_transfer_params``, at the top or
         through ``vllm_xargs``.
     """
-    fields, known = read(raw, max_body)
+    fields, known = read(raw.removeprefix(_MARK), max_body)
     if KV_KEY in fields or KV_KEY in (known.get("vllm_xargs") or ()):
         raise bad_request(
             f"{KV_KEY} is reserved for the router: it names other requests' memory; remove it",
@@ -199,7 +204,18 @@ def longest(body: Parsed) -> int | None:
 
 def prefill_body(body: Parsed, request_id: str = "") -> bytes:
     """Return the first leg: one token, not streamed, the blocks kept for a decode engine."""
-    return _one_token(body, request_id, _REMOTE_DECODE)
+    api = body.api
+    first: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in body.without}
+    for name in api.limits:
+        if name in first:
+            first[name] = _ONE
+    # a null stays: whether it may be one is for the prefill engine to say, before it computes anything
+    first.update(
+        {name: one for name, one in api.one_token.items() if name in api.limits or first.get(name) != _NULL}
+    )
+    first.update(_own(api, request_id))
+    first[KV_KEY] = _REMOTE_DECODE
+    return _ENCODER.encode(first)
 
 
 def decode_body(
@@ -229,21 +245,14 @@ def decode_body(
     return _ENCODER.encode(second)
 
 
-def freeing_body(body: Parsed, kv: dict[str, Any], request_id: str = "") -> bytes:
-    """Return a second leg that ends as soon as it has pulled: its blocks are then free at the prefill engine."""
-    return _one_token(body, request_id, {key: value for key, value in kv.items() if key != ELDR_KEY})
+def freeing_body(kv: dict[str, Any]) -> bytes:
+    """Return a completion that every decode engine rejects; vLLM then has the prefill engine free the result's blocks.
 
-
-def _one_token(body: Parsed, request_id: str, kv: object) -> bytes:
-    api = body.api
-    first: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in body.without}
-    for name in api.limits:
-        if name in first:
-            first[name] = _ONE
-    first.update(api.one_token)
-    first.update(_own(api, request_id))
-    first[KV_KEY] = kv
-    return _ENCODER.encode(first)
+    Beams cannot be streamed: vLLM 0.31 to 0.33 check that first, before models, adapters and limits. The model that
+    no engine serves is the second reason.
+    """
+    params = {key: value for key, value in kv.items() if key != ELDR_KEY}
+    return _ENCODER.encode({**_REJECTED, KV_KEY: params})
 
 
 def _own(api: Api, request_id: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 is used once.** It may be sent to a second decode engine only if the first refused the connection; after anything else
 the prefill engine may have freed the blocks, and a second pull would return wrong tokens without an error, so the prompt
 is prefilled again. The same holds after the result's lease: what an engine says after ``expires`` may rest on blocks that
-others had overwritten, so it is thrown away.
+others had overwritten, so it is thrown away. A result that no engine will read any more is freed: otherwise it occupies
+the prefill engine's cache for the rest of its lease.
 
 What a driver owes the machine: it carries the actions out in order, reports every event with the time it learned of it,
 and after :class:`Prefill` or :class:`Decode` reports what became of that leg until :class:`Leave` ends it.
@@ -71,6 +72,8 @@ _TRANSPORT = frozenset(("reset", "timeout", "protocol"))
 _NONE: frozenset[Engine] = frozenset()
 _PULL = frozenset(("status", "error_event"))
 """What a decode engine says whose pull failed, whichever end of it is broken."""
+_ANSWERED = _PULL | {"busy", "aborted"}
+"""Causes after which the engine is done with the request: it reads nothing of the result any more."""
 _NEW, _PREFILL, _DECODE, _ANSWER, _OVER = Phase  # an enum's attributes cost five times a name's
 
 
@@ -106,6 +109,11 @@ def _over(state: State, *actions: Action) -> Step:
 
 def _freeing(state: State) -> Actions:
     return (Free(),) if state.held else ()
+
+
+def _is_pinned(state: State) -> bool:
+    """Whether there is a result of which no pull is known: its blocks may be pinned at the prefill engine."""
+    return state.source is not None and state.expires < math.inf
 
 
 def _prefill_refused(state: State, event: Refused) -> Step:
@@ -157,7 +165,7 @@ def _prefilled(state: State, event: Prefilled) -> Step:
 
 
 def _leg_answered(state: State, event: Answered) -> Step:
-    return _over(state, Leave(), Praise(event.engine), PassOn())
+    return _over(replace(state, held=_is_pinned(state)), Leave(), Praise(event.engine), PassOn())
 
 
 def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
@@ -245,6 +253,8 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
     state, blame = _blame(state, "decode", event, source)
     busy = event.cause == "busy"
     before = (Keep(), Leave()) if busy else (Leave(), *blame)
+    if event.cause in _ANSWERED and _is_pinned(state):
+        before = (*before, Free())
     state = replace(
         state,
         failures=(*state.failures, failure),

@@ -305,7 +305,7 @@ class EndBroken(Struct, frozen=True):
 
 
 class Free(Struct, frozen=True):
-    """Have the result's blocks freed: no engine was sent them, and they are pinned for the rest of their lease."""
+    """Have the result's blocks freed: no engine will read them, and they are pinned for the rest of their lease."""
 
 
 Action = (

@@ -24,7 +24,7 @@ from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import Event, Phase, State
 from eldr_router.serve.account import Account
 from eldr_router.serve.decode_leg import DecodeLeg
-from eldr_router.serve.freeing import free_blocks
+from eldr_router.serve.freeing import free_result
 from eldr_router.serve.legs import Leg, PrefillLeg
 from eldr_router.serve.placing import place_away, split_over
 from eldr_router.serve.services import Services
@@ -333,10 +333,9 @@ class Completion:
 
     def _free(self, action: steps.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
-            upstream_id = self._account.next_id()
-            body = bodies.freeing_body(self._parsed(), self._kv, upstream_id)
-            sent = [*headers.own(upstream_id), *self._account.headers, *headers.to_engine(self._request)]
-            free_blocks(self._services, self._request.path, sent, body, self._key)
+            own = headers.own(self._account.next_id())
+            sent = [*own, *self._account.headers, *headers.to_engine(self._request)]
+            free_result(self._services, sent, self._kv, self._key)
 
     # ends
 

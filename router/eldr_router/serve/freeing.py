@@ -1,57 +1,54 @@
-"""Prefill results that no decode engine will use: their blocks are pinned for the rest of their lease unless somebody pulls them.
+"""Prefill results that no decode engine will use: their blocks are pinned for the rest of their lease unless they are freed.
 
-vLLM has no call that lets a prefill engine forget a result. What frees it is a pull; so a decode engine with room pulls
-it and answers one token that nobody reads.
+vLLM has no call for that. But when a decode engine rejects a request that names a result, it has the prefill engine free
+the result at once. So a request is sent that every engine rejects: it takes no place and no compute, on a full engine too.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from eldr.contract import ROLE_DECODE
-from eldr_router.http.errors import RouterError
 from eldr_router.http.head import Headers
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
-from eldr_router.plan.signature import WHOLE
+from eldr_router.plan.apis import COMPLETIONS
+from eldr_router.plan.bodies import freeing_body
 from eldr_router.serve.services import Services
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 60.0
+_PATIENCE = 10.0
 
 
-def free_blocks(services: Services, path: str, headers: Headers, body: bytes, key: str) -> None:
-    """Have a result's blocks pulled beside the traffic.
+def free_result(services: Services, headers: Headers, kv: dict[str, Any], key: str) -> None:
+    """Have a result's blocks freed, beside the traffic.
 
     Parameters
     ----------
-    path : str
-        Of the request that the result belongs to.
     headers : list of (bytes, bytes)
         As engines get them.
-    body : bytes
-        Ends after one token.
+    kv : dict
+        What the prefill engine handed over.
     key : str
-        Of the engine that holds them; those that are unlike it cannot pull.
+        Of the engine that holds the blocks; engines with another one cannot reach it.
     """
-    services.spawn(_pull(services, path, headers, body, key))
+    services.spawn(_free(services, headers, freeing_body(kv), key))
 
 
-async def _pull(services: Services, path: str, headers: Headers, body: bytes, key: str) -> None:
-    try:
-        unlike = services.registry.unlike(ROLE_DECODE, key)
-        placement = services.placer.place(services.table, WHOLE, unlike)
-    except RouterError as error:
-        log.info("blocks of a result that nobody uses stay pinned for their lease: %s", error)
-        return
-    with placement.lease:
+async def _free(services: Services, headers: Headers, body: bytes, key: str) -> None:
+    registry, reason = services.registry, "no decode engine accepts connections"
+    for endpoint in registry.usable(ROLE_DECODE, registry.unlike(ROLE_DECODE, key)):
         try:
-            address = placement.endpoint.address
-            await fetch(
-                services.pool, address, path, method="POST", headers=headers, body=body, patience=_PATIENCE
-            )
+            answer = await fetch(
+                services.pool, endpoint.address, COMPLETIONS, method="POST", headers=headers, body=body, patience=_PATIENCE
+            )  # fmt: skip
         except (ConnectError, BrokenError) as error:
-            log.info("blocks of a result that nobody uses may stay pinned for their lease: %s", error)
+            reason = f"engine {endpoint.name}: {error}"
+            continue
+        if answer.status < 500:
+            services.metrics.freed_results()
             return
-    services.metrics.freed_results()
+        reason = f"engine {endpoint.name} answered {answer.status}"
+    log.info("an unused prefill result stays pinned until its lease ends: %s", reason)

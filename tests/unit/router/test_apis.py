@@ -144,7 +144,6 @@ def test_legs_of_a_message():
     assert first == {"model": "m", "messages": [SAID], "system": "be kind", "stream": False, "max_tokens": 1}
     second = json.loads(bodies.decode_body(body, {"a": 1}))
     assert (second["thinking"], second["max_tokens"], second[KV]) == (thinking, 2000, {"a": 1})
-    assert "thinking" not in json.loads(bodies.freeing_body(body, {"a": 1}))
     other = parsed(MESSAGES, thinking={"type": "disabled"})  # it changes the prompt
     assert "thinking" in json.loads(bodies.prefill_body(other))
 
@@ -383,6 +382,5 @@ def test_whatever_clients_send_is_taken_or_refused(path, fields):
     for sent in (
         bodies.prefill_body(body, "x"),
         bodies.decode_body(body, {}, request_id="x"),
-        bodies.freeing_body(body, {}),
     ):
         assert json.loads(sent)[KV] is not None

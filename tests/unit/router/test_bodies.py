@@ -2,7 +2,6 @@
 
 import json
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,8 +65,8 @@ def test_not_an_object(raw):
             None,
         ),
         ({"prompt": []}, bodies.COMPLETIONS, "prompt"),
-        ({"prompt": ["x"]}, bodies.COMPLETIONS, "prompt"),
-        ({"prompt": [[1]]}, bodies.COMPLETIONS, "prompt"),
+        ({"prompt": ["x", "y"]}, bodies.COMPLETIONS, "prompt"),
+        ({"prompt": [[1], [2]]}, bodies.COMPLETIONS, "prompt"),
         ({"prompt": [1, "x"]}, bodies.COMPLETIONS, None),  # the prefill engine refuses it
         ({"prompt": [-1]}, bodies.COMPLETIONS, None),
         ({"prompt": 3}, bodies.COMPLETIONS, "prompt"),
@@ -77,6 +76,7 @@ def test_not_an_object(raw):
         ({"prompt": "x", "echo": True}, bodies.COMPLETIONS, "echo"),
         ({"prompt": "x", "use_beam_search": True}, bodies.COMPLETIONS, "use_beam_search"),
         ({"prompt": "x", "prompt_logprobs": 0}, bodies.COMPLETIONS, "prompt_logprobs"),
+        ({"prompt": "x", "prompt_logprobs": False}, bodies.COMPLETIONS, "prompt_logprobs"),
         ({"messages": [{"role": "user", "content": "x"}]}, bodies.CHAT, None),
         ({"messages": "x"}, bodies.CHAT, "messages"),
         ({"prompt": "", "prompt_embeds": "AAAA"}, bodies.COMPLETIONS, "prompt_embeds"),
@@ -115,6 +115,9 @@ def test_prefill_body():
         "max_completion_tokens": 1,
         "min_tokens": 1,
         "n": 1,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "prompt_logprobs": None,
         "tools": [1],
         "seed": 3,
     }
@@ -207,11 +210,58 @@ def test_a_body_too_deep_to_forward_is_the_client_s_mistake(depth):
     assert caught.value.status == 400
 
 
-def test_a_freeing_body_ends_after_one_token():
+def test_a_prefill_takes_one_token():
     body = parsed({"prompt": "x", "stream": True, "max_tokens": 99, "logprobs": 3})
-    sent = json.loads(bodies.freeing_body(body, {"a": 1, "eldr": 2}))
-    assert sent == {"prompt": "x", "stream": False, "max_tokens": 1, "min_tokens": 1, "n": 1, NAME: {"a": 1}}
-    assert msgspec.json.decode(bodies.prefill_body(body))[NAME]["do_remote_decode"] is True
+    sent = json.loads(bodies.prefill_body(body))
+    assert sent.pop(NAME)["do_remote_decode"] is True
+    assert sent == {
+        "prompt": "x", "stream": False, "max_tokens": 1, "min_tokens": 1, "n": 1, "logprobs": 3
+    }  # fmt: skip
+
+
+def test_what_the_prefill_engine_can_refuse_it_gets_to_see():
+    """It answers 400 then, before it has computed anything: the decode engine would say so too late."""
+    body = parsed({"prompt": "x", "n": None, "min_tokens": None, "logprobs": "x", "max_tokens": None})
+    sent = json.loads(bodies.prefill_body(body))
+    assert (sent["n"], sent["min_tokens"], sent["logprobs"], sent["max_tokens"]) == (None, None, "x", 1)
+
+
+@pytest.mark.parametrize("prompt", ['["a, \\"b"]', "[ [1, 2] ]", '[\n"x"]'])
+def test_a_list_of_one_prompt_is_that_prompt(prompt):
+    body = bodies.parse(b'{"prompt":' + prompt.encode() + b"}")
+    assert bodies.unsplittable(body) is None
+    assert [json.loads(bytes(body.prompt))] == json.loads(prompt)
+    assert json.loads(bodies.decode_body(body, None))["prompt"] == json.loads(prompt)[0]
+
+
+@pytest.mark.parametrize("prompt", ['["a","b"]', "[[1],[2]]", "[1]", '"x"', "[]", "[1,2]", '["a",1]', "3"])
+def test_any_other_prompt_stays_as_it_is(prompt):
+    body = bodies.parse(b'{"prompt":' + prompt.encode() + b"}")
+    assert json.loads(bytes(body.prompt)) == json.loads(prompt)
+
+
+def test_a_mark_before_the_text_is_skipped():
+    assert bodies.parse(b'\xef\xbb\xbf{"prompt":"x"}').known == {}
+
+
+@pytest.mark.parametrize("path", [bodies.COMPLETIONS, bodies.CHAT])
+@pytest.mark.parametrize(
+    ("stream", "options", "said"),
+    [
+        (True, '{"include_usage":"x"}', "include_usage"), (True, '{"continuous_usage_stats":2}', "continuous_usage_stats"),
+        (False, '{"include_usage":true}', "stream: true"), (False, "{}", "stream: true"), (True, "[]", "object"),
+    ],
+)  # fmt: skip
+def test_stream_options_are_checked_here_because_no_prefill_engine_sees_them(path, stream, options, said):
+    fields = {"prompt": "x", "messages": [], "stream": stream, "stream_options": json.loads(options)}
+    with pytest.raises(RouterError, match=said) as caught:
+        bodies.parse(json.dumps(fields).encode(), path)
+    assert (caught.value.status, caught.value.param) == (400, "stream_options")
+
+
+def test_a_freeing_body_names_the_result_and_nothing_of_the_client():
+    sent = json.loads(bodies.freeing_body({"a": 1, "eldr": 2}))
+    assert (sent.pop(NAME), sent["stream"], sent["use_beam_search"]) == ({"a": 1}, True, True)
 
 
 def chat(*messages):
