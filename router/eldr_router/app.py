@@ -108,7 +108,10 @@ class App:
             is_draining=lambda: self.draining,
             token=settings.admin_token,
         )
-        self.clients = Server(guard, loop, settings.max_body, Budget(settings.max_bodies), check=guard.check)
+        self.clients = Server(
+            guard, loop, settings.max_body, Budget(settings.max_bodies),
+            idle_timeout=settings.client_idle_timeout, check=guard.check,
+        )  # fmt: skip
         self.admins = Server(admin.handle, loop, _MAX_ADMIN_BODY, Budget(_MAX_ADMIN_BODY << 4))
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)
         self._listeners: list[tuple[Server, asyncio.Server]] = []

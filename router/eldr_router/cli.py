@@ -79,6 +79,12 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
     help="Longest silence of a decode engine, or of a client that does not read; "
     "must exceed the longest answer that is not streamed.",
 )
+@_option(
+    "--client-idle-timeout-seconds",
+    type=_POSITIVE,
+    default=620.0,
+    help="How long a client connection may rest between two requests; must exceed what a proxy in front keeps it for.",
+)
 @_option("--connect-timeout-seconds", type=_POSITIVE, default=2.0, help="Longest wait for a connection.")
 @_option("--max-body-mebibytes", type=click.IntRange(1, 4096), default=16, help="Larger requests get 413.")
 @_option(
@@ -112,6 +118,7 @@ def command(
     log_hours: float,
     prefill_timeout_seconds: float,
     decode_idle_timeout_seconds: float,
+    client_idle_timeout_seconds: float,
     connect_timeout_seconds: float,
     max_body_mebibytes: int,
     max_bodies_mebibytes: int,
@@ -142,6 +149,7 @@ def command(
             log_seconds=log_hours * 3600,
             prefill_timeout=prefill_timeout_seconds,
             decode_idle_timeout=decode_idle_timeout_seconds,
+            client_idle_timeout=client_idle_timeout_seconds,
             connect_timeout=connect_timeout_seconds,
             max_body=max_body_mebibytes << 20,
             max_bodies=max_bodies_mebibytes << 20,

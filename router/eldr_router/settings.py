@@ -49,6 +49,7 @@ class Settings:
     lame_duck_seconds: float = 2.0
     prefill_timeout: float = 120.0
     decode_idle_timeout: float = 600.0
+    client_idle_timeout: float = 620.0
     connect_timeout: float = 2.0
     max_body: int = MAX_BODY
     max_bodies: int = 512 << 20

@@ -199,12 +199,43 @@ async def test_a_client_that_is_gone_before_the_answer_frees_the_engine(start, s
 
 
 @pytest.mark.slow
-async def test_idle_clients_are_closed(start, monkeypatch):
-    monkeypatch.setattr(inbound, "_IDLE_SECONDS", 0.0)
-    async with start("p0", "d0") as router:
+async def test_idle_clients_are_closed(start):
+    async with start("p0", "d0", settings={"client_idle_timeout": 0.01}) as router:
         reader, writer = await router.connect()
         assert await asyncio.wait_for(reader.read(), DEADLINE) == b""
         writer.close()
+
+
+async def test_idle_clients_outlive_those_of_proxies_and_make_room_for_new_ones(start):
+    """Proxies keep theirs for up to 600 s, and use one again in the moment in which the router would close it."""
+    async with start("p0", "d0") as router:
+        server = router.app.clients
+        assert server.idle_timeout > 600
+        server.max_connections = 2
+        first, second = await router.connect(), await router.connect()
+        for reader, writer in (second, first):
+            writer.write(HEALTH)
+            assert (await response(reader))[0] == 200
+        third = await router.connect()
+        third[1].write(HEALTH)
+        assert (await response(third[0]))[0] == 200
+        assert await asyncio.wait_for(second[0].read(), DEADLINE) == b"", "it has rested longest"
+        first[1].write(HEALTH)
+        assert (await response(first[0]))[0] == 200
+        for _, writer in (first, second, third):
+            writer.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/tokenize"])
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+async def test_a_compressed_body_gets_415(start, path, encoding):
+    async with start("p0", "d0") as router:
+        body = {"model": "m", "messages": [], "input": "x", "prompt": "x"}
+        got = await router.client.post(router.url + path, json=body, headers={"content-encoding": encoding})
+        assert got.status_code == 415
+        assert f"Content-Encoding: {encoding}" in got.json()["error"]["message"]
+        assert router["p0"].seen == router["d0"].seen == []
+        assert (await router.post(headers={"content-encoding": "Identity"})).status_code == 200
 
 
 @pytest.mark.slow

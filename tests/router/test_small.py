@@ -84,7 +84,9 @@ async def test_too_many_connections_are_told_so(start):
     async with start("p0", "d0") as router:
         router.app.clients.max_connections = 3
         held = [await router.connect() for _ in range(3)]
-        await until(lambda: len(router.app.clients.connections) == 3, "them to be accepted")
+        for _, other in held:
+            other.write(b"POST /v1/completions HTTP/1.1\r\n")
+        await until(lambda: router.app.clients.busy == 3, "their requests to begin")
         reader, writer = await router.connect()
         got = await asyncio.wait_for(reader.read(), DEADLINE)
         assert got.startswith(b"HTTP/1.1 503")

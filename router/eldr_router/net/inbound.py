@@ -26,7 +26,8 @@ from eldr_router.net.work import TaskWork, Work
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1 << 16
-_IDLE_SECONDS = 75.0
+_UNREAD_SECONDS = 75.0
+"""Of a client that does not read its last answer."""
 _SILENT_SECONDS = 60.0
 """Of a client in the middle of a request."""
 _LONG_SECONDS = 120.0
@@ -65,6 +66,9 @@ class Server:
         Memory for all request bodies.
     max_connections : int
         Beyond so many a new one is answered with 503: without a file descriptor to an engine nothing could be done for it.
+    idle_timeout : float
+        Seconds without a request after which a connection is closed. It should exceed what proxies in front keep theirs:
+        one that they use again in the moment of its end makes a 502.
     max_refused : int
         Of those, so many at a time; the others are cut, as each holds a descriptor until its client has read the answer.
     check : callable, optional
@@ -81,6 +85,7 @@ class Server:
     budget: Budget
     max_connections: int = 1 << 20
     max_refused: int = 1 << 20
+    idle_timeout: float = 75.0
     check: Check | None = None
     draining: bool = False
     connections: set[ClientConnection] = field(default_factory=set)
@@ -148,7 +153,13 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._server.connections.add(self)
         beyond = len(self._server.connections) - self._server.max_connections
-        if beyond > self._server.max_refused:
+        if beyond > 0 and (
+            resting := [
+                other for other in self._server.connections if other.state is _IDLE and other is not self
+            ]
+        ):
+            min(resting, key=lambda other: other._since).close()  # noqa: SLF001 - of the same class
+        elif beyond > self._server.max_refused:
             self.abort()
         elif beyond > 0:
             self._refuse(
@@ -321,7 +332,7 @@ class ClientConnection(asyncio.Protocol):
         Where memory is ``short``, uploads that take long give theirs back.
         """
         waited = now - self._since
-        if self.state is _IDLE and waited > _IDLE_SECONDS:
+        if self.state is _IDLE and waited > self._server.idle_timeout:
             self.close() if self.can_write else self.abort()
         elif self.state is _RECEIVING and waited > _SILENT_SECONDS:
             self._end_upload(f"nothing of the request came for {_SILENT_SECONDS:g} s; send it again")
@@ -331,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
             )
         elif self.state is _CLOSING and waited > _LINGER_SECONDS:
             # what is written may still go out, but not for ever
-            self.abort() if waited > _IDLE_SECONDS else self._transport.close()
+            self.abort() if waited > _UNREAD_SECONDS else self._transport.close()
         elif self._half_closed or len(self._backlog) > _BACKLOG:
             self._probe()  # where reading is paused nothing tells that the client is gone
 

@@ -39,6 +39,12 @@ class Surface:
     def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
         path = request.path
+        encoding = request.get(b"content-encoding") or b"identity"
+        if encoding.lower() != b"identity" and (path in APIS or path in ANY_ENGINE):
+            raise RouterError(
+                415, f"Content-Encoding: {encoding.decode('latin-1'):.40} is not supported; send the body uncompressed",
+                "unsupported_encoding",
+            )  # fmt: skip
         if path in APIS:
             check_method(request.method, "POST", path)
             Completion.serve(self._services, request, client)
