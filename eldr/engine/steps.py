@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
+
+logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
 
 def transfer_of(request: Any) -> dict[str, Any]:
     """Return a request's ``kv_transfer_params``; none where they are no object: clients can send anything as ``vllm_xargs``."""
     found = request.kv_transfer_params
     return found if isinstance(found, dict) else {}
+
+
+_NIXL = {"remote_engine_id": str, "remote_request_id": str, "remote_host": str, "remote_port": int}
+_NUMBERS = (
+    "tp_size",
+    "dcp_size",
+    "pp_size",
+    "remote_block_size",
+    "remote_num_tokens",
+    "remote_blocks_expiry_time",
+)
+
+
+def drop_malformed(request: Any) -> None:
+    """Take ``kv_transfer_params`` away that NIXL cannot read: it would end the engine, with all that runs there.
+
+    The request is then served as one without a prefill result. Clients that reach an engine directly can send anything.
+    """
+    params = request.kv_transfer_params
+    if params is None or (
+        isinstance(params, dict) and (not params.get("do_remote_prefill") or _is_whole(params))
+    ):
+        return
+    request.kv_transfer_params = None
+    logger.warning(
+        "ELDR: request %s has malformed kv_transfer_params; it is prefilled here", request.request_id
+    )
+
+
+def _is_whole(params: dict[str, Any]) -> bool:
+    """Whether everything is there that a pull reads, and has its type."""
+    groups = params.get("remote_block_ids")
+    return (
+        all(type(params.get(name)) is kind for name, kind in _NIXL.items())
+        and all(params.get(name) is None or type(params[name]) in (int, float) for name in _NUMBERS)
+        and isinstance(groups, list | tuple)
+        and bool(groups)
+        and all(
+            isinstance(group, list | tuple) and all(type(at) is int and at >= 0 for at in group)
+            for group in groups
+        )
+    )
 
 
 def scheduled(output: Any) -> list[tuple[str, int, int]]:

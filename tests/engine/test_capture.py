@@ -357,6 +357,43 @@ def test_without_every_layer_nothing_is_counted(config, named):
         capture_of(config)
 
 
+@pytest.mark.parametrize(
+    ("setting", "fields"),
+    [
+        ("VLLM_ROCM_MONO_DECODE", {}),
+        ("--monokernel", {"kernel_config": SimpleNamespace(monokernel=True)}),
+        (
+            "decode_backend=latency_specialized",
+            {"additional_config": {"decode_backend": "latency_specialized"}},
+        ),
+    ],
+)
+def test_decode_layers_that_call_no_router_make_signatures_unavailable(monkeypatch, setting, fields):
+    """Else the union of a step would lack those layers, and step times would be learned from it."""
+    config = engine(Layer(0))
+    assert capture_of(config).n_layers == 1
+    vars(config).update(fields)
+    if not fields:
+        monkeypatch.setenv(setting, "True")
+    with pytest.raises(routing.HiddenRoutingError, match=f"^{setting}: decode layers run inside one kernel"):
+        capture_of(config)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kernel_config": SimpleNamespace(monokernel=False)},
+        {"additional_config": {"decode_backend": "x"}},
+        {"additional_config": object()},
+    ],
+)
+def test_other_kernels_are_counted(monkeypatch, fields):
+    monkeypatch.setenv("VLLM_ROCM_MONO_DECODE", "0")
+    config = engine(Layer(0))
+    vars(config).update(fields)
+    assert capture_of(config).n_layers == 1
+
+
 def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_engine(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("no memory")

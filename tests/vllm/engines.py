@@ -135,8 +135,8 @@ class Setup:
             "kv_connector_extra_config": {"num_threads": 1, "kv_lease_duration": self.lease},
         }
         children: list[dict[str, Any]] = [nixl]
-        if self.plugin:  # as the operator has it: on decode engines it is asked first
-            children.insert(self.role == "prefill", {"kv_connector": "EldrConnector", "kv_role": role})
+        if self.plugin:  # as the operator has it: it is asked first
+            children.insert(0, {"kv_connector": "EldrConnector", "kv_role": role})
         for name in ("Witness", *self.children):
             module = {"kv_connector_module_path": f"eldr_test_{name.lower()}"}
             children.append({"kv_connector": name, "kv_role": role, **module})

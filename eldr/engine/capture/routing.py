@@ -6,6 +6,7 @@ of ours runs in the forward pass.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,21 @@ def table_memory(n_bytes: int) -> Iterator[None]:
         ) from error
 
 
+def persistent_kernel(config: Any) -> str:
+    """Return the setting by which decode layers run inside one kernel and call no router; empty if there is none.
+
+    Which of these exist depends on the release: vLLM 0.32 has the variable, 0.33 the option and the backend.
+    """
+    extra = getattr(config, "additional_config", None)
+    settings = {
+        "VLLM_ROCM_MONO_DECODE": os.environ.get("VLLM_ROCM_MONO_DECODE", "").lower() in ("1", "true"),
+        "--monokernel": getattr(getattr(config, "kernel_config", None), "monokernel", False),
+        "decode_backend=latency_specialized": isinstance(extra, dict)
+        and extra.get("decode_backend") == "latency_specialized",
+    }
+    return next((name for name, is_set in settings.items() if is_set), "")
+
+
 class RoutingCapture:
     """Expert ids of the current step.
 
@@ -69,12 +85,17 @@ class RoutingCapture:
     Raises
     ------
     HiddenRoutingError
-        If a layer's routing can neither be captured nor recomputed, or vLLM cannot make its buffer.
+        If a layer's routing can neither be captured nor recomputed, a setting keeps layers from calling a router, or vLLM
+        cannot make its buffer.
     """
 
     def __init__(self, config: Any, counting: Counting, over: Any = None) -> None:
         self._union: GroupUnion | None = None
         self._offered: GroupUnion | None = None
+        if setting := persistent_kernel(config):
+            raise HiddenRoutingError(
+                f"{setting}: decode layers run inside one kernel, which hides the experts; switch it off to have them counted"
+            )
         try:
             modules = moe_modules(config)
             tokens = config.scheduler_config.max_num_batched_tokens

@@ -36,7 +36,7 @@ from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.scheduler import PrefillScheduler, unavailable
 from eldr.engine.prefill.worker import PrefillWorker
-from eldr.engine.steps import transfer_of
+from eldr.engine.steps import drop_malformed, transfer_of
 
 _ASK_AGAIN = None
 """With the next step: a transport that stands before us in the list may have just said that it pulls."""
@@ -211,7 +211,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.allocated(request)
 
     def on_new_request(self, request: Any) -> None:
-        """Follow a request."""
+        """Follow a request; the transport behind us in the list must not see parameters that end the engine."""
+        drop_malformed(request)
         with self._counting:
             if self._scheduler is not None:
                 self._scheduler.add(request)

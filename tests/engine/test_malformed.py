@@ -1,0 +1,97 @@
+"""Malformed ``kv_transfer_params`` under vLLM's own scheduler and NIXL's half of it: they must not end the engine, on either role."""
+
+import pytest
+from vllm.config import KVTransferConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.request import Request, RequestStatus
+
+from eldr.engine.decode import scheduler as decode_scheduler
+from eldr.engine.decode.ring import path_of
+from eldr.engine.hooks import plugin
+from eldr.engine.steps import drop_malformed
+from tests.engine.fakes import BLOCK, engine_config, scheduler_of
+
+WHOLE = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [[1, 2, 3]],
+    "remote_engine_id": "p",
+    "remote_request_id": "there",
+    "remote_host": "127.0.0.1",
+    "remote_port": 1,
+    "tp_size": 1,
+    "remote_num_tokens": 10,
+}
+NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
+MALFORMED = {
+    "alone": {"do_remote_prefill": True},
+    "text": "x",
+    "number": 7,
+    "list": [1],
+    **{f"without {name}": {key: value for key, value in WHOLE.items() if key != name} for name in NEEDED},
+    **{f"{name} null": WHOLE | {name: None} for name in NEEDED},
+    "no blocks": WHOLE | {"remote_block_ids": []},
+    "blocks text": WHOLE | {"remote_block_ids": "abc"},
+    "blocks flat": WHOLE | {"remote_block_ids": [1, 2]},
+    "blocks of text": WHOLE | {"remote_block_ids": [["z"]]},
+    "blocks below zero": WHOLE | {"remote_block_ids": [[-5]]},
+    "port text": WHOLE | {"remote_port": "no"},
+    "port true": WHOLE | {"remote_port": True},
+    "engine a list": WHOLE | {"remote_engine_id": ["p"]},
+    "tokens text": WHOLE | {"remote_num_tokens": "many"},
+    "size text": WHOLE | {"tp_size": "2"},
+}
+SOUND = {
+    "pull": WHOLE,
+    "pull of several groups": WHOLE | {"remote_block_ids": [[1], []]},
+    "prefill": {"do_remote_decode": True, "do_remote_prefill": False, "remote_block_ids": None},
+    "nothing": {},
+    "none": None,
+    "taken": {"do_remote_prefill": False},
+}
+
+
+@pytest.fixture(params=["kv_producer", "kv_consumer"])
+def scheduler(request, tmp_path, monkeypatch):
+    """Return vLLM's scheduler of an engine of a role, with the connectors as the operator lists them."""
+    plugin.register()
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    role = request.param
+    children = [{"kv_connector": name, "kv_role": role} for name in ("EldrConnector", "NixlConnector")]
+    transfer = KVTransferConfig(
+        kv_connector="MultiConnector",
+        kv_role=role,
+        kv_connector_extra_config={"connectors": children},
+        kv_load_failure_policy="fail",
+    )
+    made = scheduler_of(engine_config(tmp_path, transfer))
+    init_none_hash(sha256)
+    yield made
+    made.shutdown()
+
+
+def request_with(params):
+    sampling = SamplingParams(max_tokens=3, extra_args={"kv_transfer_params": params})
+    return Request("a", list(range(10)), sampling, None, block_hasher=get_request_block_hasher(BLOCK, sha256))
+
+
+@pytest.mark.parametrize("rejected", [False, True], ids=["served", "rejected"])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_would_end_the_engine_is_dropped(scheduler, caplog, name, rejected):
+    scheduler.add_request(request_with(MALFORMED[name]))
+    assert scheduler.requests["a"].kv_transfer_params is None
+    assert "request a has malformed kv_transfer_params" in caplog.text
+    if rejected:  # as vLLM does with a body that it refuses, so that its result is freed
+        scheduler.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == ({} if rejected else {"a": 10}), "it is prefilled here"
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_nixl_reads_stays(name):
+    request = request_with(SOUND[name])
+    drop_malformed(request)
+    assert request.kv_transfer_params == SOUND[name]
