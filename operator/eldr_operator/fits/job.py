@@ -23,6 +23,7 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
     # a patch that cannot be used is told by ConfigValid, and left out here
     invalid = any(problem.field.startswith(FITS) for problem in problems(cr))
     spec = {
+        "enableServiceLinks": False,
         "serviceAccountName": meta.child_name(cr, meta.FIT),
         "restartPolicy": "Never",
         "securityContext": pods.POD_SECURITY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class Rule:
 
 
 _SEQUENCES = ("--max-num-seqs", "--max-num-active-seqs")
+_QUEUE = "--max-num-queued-reqs"
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
 _PARTS = (
@@ -113,7 +115,14 @@ _EPLB = Rule(
     "there for KV, and registers all weights with it",
 )
 _EPLB_CONFIG = Rule(("--eplb-config",), _COPIES)
-_DECODE_RULES = (*_RULES, Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES))
+_DECODE_RULES = (
+    *_RULES,
+    Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES),
+    Rule(
+        ("--max-num-queued-tokens",),
+        "remove it: decode engines would refuse prompts that are prefilled already; for prefill engines write it into spec.prefill.args",
+    ),
+)
 _WHOLE = frozenset(("-dc", *(name for rule in _DECODE_RULES for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
 
@@ -129,6 +138,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *_refused(spec.decode.args, "spec.decode.args", _DECODE_RULES),
         *_copies_by_nixl(spec.prefill.args, "spec.prefill.args"),
         *_too_few_sequences(cr),
+        *_words(cr),
     ]
 
 
@@ -152,14 +162,35 @@ def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
         yield Problem("InvalidArgument", f"{field}[{asked[0].index}]", asked[0].shown, _EPLB.remedy)
 
 
+def _words(cr: EldrDeployment) -> Iterator[Problem]:
+    """Find an option and its value in one argument, as a shell would split them: vLLM ends on it."""
+    spec = cr.spec
+    lists = {
+        "spec.engine.args": spec.engine.args,
+        "spec.prefill.args": spec.prefill.args,
+        "spec.decode.args": spec.decode.args,
+    }
+    for field, args in lists.items():
+        for index, arg in enumerate(args):
+            name = re.split("[={]", arg, maxsplit=1)[0]
+            if arg.startswith("-") and len(words := name.split(maxsplit=1)) > 1:
+                yield Problem(
+                    "InvalidArgument", f"{field}[{index}]", arg,
+                    f"write {words[0]}={arg[len(words[0]):].strip()}, or two items: each item is one argument, and no shell splits it",
+                )  # fmt: skip
+
+
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
-    """Find a decode batch smaller than what routers send: whoever waits past its lease pulls overwritten KV."""
+    """Find a decode batch or queue smaller than what routers send.
+
+    Whoever waits past its lease pulls overwritten KV. Of a request that its queue refuses, vLLM frees the prefill result.
+    """
     spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
     lists = {"spec.engine.args": spec.engine.args, "spec.decode.args": spec.decode.args}
     listed = [
         (f"{field}[{option.index}]", option) for field, args in lists.items() for option in options(args)
     ]
-    for name in _SEQUENCES:
+    for name in (*_SEQUENCES, _QUEUE):
         given = [
             (field, value)
             for field, option in listed
@@ -168,12 +199,17 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
         ]
         if given and given[-1][1] < limit:
             field, value = given[-1]  # the last one counts
+            loss = (
+                "is refused loses its prefill result"
+                if name == _QUEUE
+                else "waits at a full engine may lose its KV"
+            )
             yield Problem(
                 "InvalidArgument",
                 field,
                 f"{name}={value}",
                 f"routers send up to spec.router.maxInFlightPerDecode={limit} sequences: lower that to {value}, or raise "
-                "this; a request that waits at a full engine may lose its KV",
+                f"this; a request that {loss}",
             )
 
 

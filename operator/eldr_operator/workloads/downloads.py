@@ -165,6 +165,7 @@ def _of_engines(cr: EldrDeployment) -> list[Object]:
 def _pod(cr: EldrDeployment, images: Images) -> Object:
     volumes = [volume for volume in weights.volumes(cr.spec.model) if volume["name"] == weights.CACHE_VOLUME]
     return {
+        "enableServiceLinks": False,
         "serviceAccountName": meta.child_name(cr, meta.ENGINE),
         "automountServiceAccountToken": False,
         "restartPolicy": "OnFailure",

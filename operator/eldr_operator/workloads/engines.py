@@ -75,6 +75,7 @@ def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) -> En
 
 def _pod_spec(cr: EldrDeployment, spec: RoleSpec, engine: EnginePod) -> Object:
     made: Object = {
+        "enableServiceLinks": False,  # a Service named vllm would set VLLM_PORT, on which vLLM ends
         "serviceAccountName": meta.child_name(cr, meta.ENGINE),
         "automountServiceAccountToken": False,
         "securityContext": engine.security,

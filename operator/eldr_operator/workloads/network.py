@@ -69,13 +69,19 @@ def _port(name: str, port: int, target: int) -> Object:
 
 
 def budgets(cr: EldrDeployment) -> list[Object]:
-    """Return PodDisruptionBudgets: one pod of a role at a time may be evicted."""
+    """Return PodDisruptionBudgets: one ready pod of a role at a time may be evicted, and any that is not ready: it serves nothing."""
     roles = [contract.ROLE_PREFILL, contract.ROLE_DECODE]
     if cr.spec.router.placement == "Deployment":
         roles.append(contract.ROLE_ROUTER)
     return [
         meta.manifest("policy/v1", "PodDisruptionBudget", cr, meta.child_name(cr, role), role)
-        | {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": meta.role_selector(cr, role)}}}
+        | {
+            "spec": {
+                "maxUnavailable": 1,
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+                "selector": {"matchLabels": meta.role_selector(cr, role)},
+            }
+        }
         for role in roles
     ]
 

@@ -142,6 +142,7 @@ def deployment(cr: EldrDeployment, image: str) -> Object:
     )
     pod_labels = head["metadata"]["labels"] | selector | {contract.LABEL_ROUTER: "true"}
     spec = {
+        "enableServiceLinks": False,
         "serviceAccountName": meta.child_name(cr, meta.ROUTER),
         "automountServiceAccountToken": False,
         "securityContext": pods.POD_SECURITY,

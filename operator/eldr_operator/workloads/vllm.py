@@ -129,12 +129,11 @@ def _kv_transfer(cr: EldrDeployment, role: str) -> str:
     if is_prefill:
         transport["kv_connector_extra_config"] = {"kv_lease_duration": cr.spec.engine.lease_seconds}
     counting = {"kv_connector": contract.CONNECTOR, "kv_role": kv_role}
-    # On decode engines ours is asked first: of a pull that it refuses NIXL then frees the blocks at once.
-    connectors = [transport, counting] if is_prefill else [counting, transport]
+    # Ours comes first: NIXL frees the blocks of a pull that it refuses, and never sees parameters that would end the engine.
     config: Object = {
         "kv_connector": "MultiConnector",
         "kv_role": kv_role,
-        "kv_connector_extra_config": {"connectors": connectors},
+        "kv_connector_extra_config": {"connectors": [counting, transport]},
     }
     if not is_prefill:
         # Recomputing hides a lost prefill from the router, which knows better where to send the request next.

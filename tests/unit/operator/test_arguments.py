@@ -61,6 +61,7 @@ GOLDEN = Path(__file__).parent / "golden"
         ({"decode": {"args": ["--node_rank", "1"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--master-addr=a"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--master-port", "1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--max-num-queued-tokens=9"]}}, "spec.decode.args[0]", {"decode"}),
     ],
 )
 def test_refused_arguments(make_vllm, spec, field, roles):
@@ -112,6 +113,8 @@ def test_let_pass(make_vllm, spec):
             {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 33}},
             "spec.decode.args[0]",
         ),
+        ({"decode": {"args": ["--max-num-queued-reqs=255"]}}, "spec.decode.args[0]"),
+        ({"engine": {"args": ["--max_num_queued_r", "8"]}}, "spec.engine.args[0]"),
     ],
 )
 def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
@@ -124,6 +127,8 @@ def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
     "spec",
     [
         {"prefill": {"args": ["--max-num-seqs=8"]}},
+        {"prefill": {"args": ["--max-num-queued-reqs=8", "--max-num-queued-tokens=9"]}},
+        {"decode": {"args": ["--max-num-queued-reqs=256"]}},
         {"decode": {"args": ["--max-num-seqs=256", "--max-num-batched-tokens=64"]}},
         {"engine": {"args": ["--max-num-seqs=8"]}, "decode": {"args": ["--max-num-seqs=512"]}},
         {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 32}},
@@ -131,6 +136,30 @@ def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
 )
 def test_batches_that_hold_what_routers_send(make_vllm, spec):
     assert problems(make_vllm(**spec)) == []
+
+
+@pytest.mark.parametrize("role", ["engine", "prefill", "decode"])
+@pytest.mark.parametrize(
+    ("arg", "instead"),
+    [
+        ("--max-model-len 8192", "--max-model-len=8192, or two items"),
+        ("-q  fp8 ", "-q=fp8, or two items"),
+        ("--enable-lora --max-loras=2", "--enable-lora=--max-loras=2, or two items"),
+    ],
+)
+def test_an_option_and_its_value_in_one_item(make_vllm, role, arg, instead):
+    """As people copy them from a shell: vLLM reads one option of that name, which it does not have."""
+    (found,) = problems(make_vllm(**{role: {"args": ["--seed=1", arg]}}))
+    assert (found.reason, found.field, found.value) == ("InvalidArgument", f"spec.{role}.args[1]", arg)
+    assert instead in found.remedy
+
+
+@pytest.mark.parametrize(
+    "arg",
+    ["--chat-template={% if x %} y", '{"a": "b c"}', "a b", '--speculative-config={"method": "ngram"}', '-dc={"a": 1}'],
+)  # fmt: skip
+def test_items_with_blanks_that_are_one_argument(make_vllm, arg):
+    assert problems(make_vllm(engine={"args": [arg]})) == []
 
 
 def test_a_value_of_its_own_is_shown(make_vllm):

@@ -47,12 +47,12 @@ def test_connectors_of_both_roles(make_vllm):
         "kv_role": "kv_producer",
         "kv_connector_extra_config": {
             "connectors": [
+                {"kv_connector": "EldrConnector", "kv_role": "kv_producer"},
                 {
                     "kv_connector": "NixlConnector",
                     "kv_role": "kv_producer",
                     "kv_connector_extra_config": {"kv_lease_duration": 77},
                 },
-                {"kv_connector": "EldrConnector", "kv_role": "kv_producer"},
             ]
         },
     }
