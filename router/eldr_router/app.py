@@ -122,10 +122,15 @@ class App:
     def is_ready(self) -> bool:
         """Tell whether new clients should come: there is room for them, and the active set is loaded or refused, or time is up.
 
-        A router becomes ready with room on every decode engine, and stays so as long as it has room on one.
+        A router becomes ready with room on every decode engine, and stays so as long as it has room on one. One that is cut
+        off is not ready: others may know engines that serve.
         """
         registry, limit = self.services.registry, self.services.table.max_in_flight
-        if self.draining or not registry.has_share(limit, everywhere=not self._was_ready):
+        if (
+            self.draining
+            or self.control.is_cut_off
+            or not registry.has_share(limit, everywhere=not self._was_ready)
+        ):
             return False
         is_ready = self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
         self._was_ready = self._was_ready or is_ready

@@ -19,6 +19,7 @@ from eldr_router.app import App
 from eldr_router.settings import Settings
 from eldr_router.sources import follow
 from eldr_router.sources.kube import KubeSource
+from eldr_router.state import control
 from tests.fakes.api_server import FakeApi, fake_api, status
 from tests.router.conftest import until
 from tests.router.test_control import make_set
@@ -296,3 +297,51 @@ async def test_a_slow_shard_holds_up_nothing(api, tmp_path):
         release.set()
         await until(lambda: table.table.epoch == 4, "the set at last")
         assert api.seen["get g-1"] == 2, "wanted before and after: loaded once"
+
+
+async def test_a_router_that_is_refused_and_reaches_no_decode_engine_is_not_ready(
+    api, tmp_path, monkeypatch, quick
+):
+    """Else every request fails at a router that the Service goes on sending clients to."""
+    code, refused = 401, True
+
+    async def refuse(what: str, request: web.Request) -> web.Response | None:
+        return status(code, "Unauthorized") if refused else None
+
+    monkeypatch.setattr(control, "_CUT_OFF_SECONDS", 0.2)
+    async with following(api, tmp_path) as app:
+        await until(app.is_ready, "the router to be ready")
+        (engine,) = app.services.registry.endpoints("decode")
+        api.hook = refuse
+        await api.stop()
+        await api.start()
+        await until(lambda: app.control.problem and "401" in app.control.problem, "the refusal")
+        engine.health.probed(well=True)
+        since = app.control._refused_since
+        await until(lambda: app.services.clock() - since > 0.2, "the time to be over")
+        assert app.is_ready(), "its engine serves"
+        engine.health.probed(well=False)
+        assert not app.is_ready()
+        code = 500
+        await until(lambda: "500" in app.control.problem, "another error")
+        assert not app.is_ready(), "the refusal is not over"
+        refused = False
+        await until(app.is_ready, "the refusal to end")
+
+
+async def test_a_router_whose_api_server_is_away_stays_ready(api, tmp_path, monkeypatch, quick):
+    """It knows what it knew, and so do all others."""
+
+    async def fail(what: str, request: web.Request) -> web.Response | None:
+        return status(500, "etcd is away")
+
+    monkeypatch.setattr(control, "_CUT_OFF_SECONDS", 0.0)
+    async with following(api, tmp_path) as app:
+        await until(app.is_ready, "the router to be ready")
+        api.hook = fail
+        await api.stop()
+        await api.start()
+        await until(lambda: app.control.problem and "500" in app.control.problem, "the failure")
+        (engine,) = app.services.registry.endpoints("decode")
+        engine.health.probed(well=False)
+        assert app.is_ready()

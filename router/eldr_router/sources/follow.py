@@ -22,6 +22,7 @@ _SHORT_WATCHES = 3
 """So many watches in a row that end early are told; one or two are a server that restarts."""
 _GONE = 410
 _BUSY = 429
+_UNAUTHORIZED = (401, 403)
 
 Listing = Callable[[], Awaitable[str]]
 Watch = Callable[[str], AbstractAsyncContextManager[AsyncIterator[Object]]]
@@ -41,7 +42,7 @@ class Follower:
     take : callable
         Gets every event but bookmarks.
     report : callable
-        Gets the problem, or None when there is none any more.
+        Gets the problem, or None when there is none any more, and whether the API server refuses the credentials.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Follower:
         listing: Listing,
         watch: Watch,
         take: Callable[[Object], None],
-        report: Callable[[str | None], None],
+        report: Callable[[str | None, bool], None],
     ) -> None:
         self._name = name
         self._listing = listing
@@ -89,7 +90,7 @@ class Follower:
     def _works(self) -> None:
         self._lived = True
         self._backoff.worked()
-        self._report(None)
+        self._report(None, False)
 
     def _failed(self, error: ApiError) -> float:
         if error.status != _BUSY:
@@ -97,13 +98,14 @@ class Follower:
         if error.status == _GONE and not self._backoff.failures:
             self._backoff.failed()
             return 0.0  # ordinary after a quiet hour; a second one in a row is not
-        self._report(f"{self._name}: {error}")
+        self._report(f"{self._name}: {error}", error.status in _UNAUTHORIZED)
         return max(self._backoff.failed(), error.retry_after)
 
     def _short(self) -> float:
         wait = self._backoff.failed()
         if self._backoff.failures >= _SHORT_WATCHES:
             self._report(
-                f"{self._name}: the API server ends every watch within {_GOOD_SECONDS:g} s; changes come late"
+                f"{self._name}: the API server ends every watch within {_GOOD_SECONDS:g} s; changes come late",
+                False,
             )
         return wait

@@ -62,12 +62,12 @@ class KubeSource:
     def _watch(self, path: str, query: dict[str, str]) -> Watch:
         return lambda version: self._api.watch(path, {**query, "resourceVersion": version})
 
-    def _problem(self, name: str, problem: str | None) -> None:
+    def _problem(self, name: str, problem: str | None, is_refused: bool = False) -> None:  # noqa: FBT001, FBT002
         if problem is None:
             self._problems.pop(name, None)
         else:
             self._problems[name] = problem
-        self._control.set_problem("; ".join(self._problems.values()) or None)
+        self._control.set_problem("; ".join(self._problems.values()) or None, is_refused=is_refused)
 
     async def _list_pods(self) -> str:
         listing = await self._api.get(f"{self._base}/pods", self._selector)

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
 _MOST_RETRY_SECONDS = 5.0
+_CUT_OFF_SECONDS = 30.0
 _MISSING_SECONDS = 10.0
 """A set that cannot be fetched for so long is reported as refused; a fresh Role or shard takes a moment to be seen."""
 
@@ -53,6 +54,7 @@ class Control:
         self._loads: dict[str, tuple[SetRef, asyncio.Task[None]]] = {}
         self._roles: set[str] = set()
         self.problem: str | None = None
+        self._refused_since: float | None = None
 
     def set_endpoints(self, role: str, specs: Iterable[EndpointSpec]) -> None:
         """Take the engines of a role."""
@@ -87,14 +89,29 @@ class Control:
         self._intent, self._fetch = intent, fetch
         self._wake.set()
 
-    def set_problem(self, problem: str | None) -> None:
-        """Take note of what a source cannot read; what it read last stays in effect."""
+    def set_problem(self, problem: str | None, *, is_refused: bool = False) -> None:
+        """Record what a source cannot read; what it read last stays in effect.
+
+        ``is_refused``: the API server refuses this router's credentials, so that retries alone change nothing.
+        """
+        if problem is None:
+            self._refused_since = None
+        elif is_refused and self._refused_since is None:
+            self._refused_since = self._services.clock()
         if problem != self.problem:
             if problem is None:
                 log.info("the source can be read again")
             else:
                 log.error("%s", problem)
         self.problem = problem
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this router can serve nothing and learns of nothing: its source is refused, and no decode engine is healthy."""
+        since, registry = self._refused_since, self._services.registry
+        if since is None or self._services.clock() - since < _CUT_OFF_SECONDS:
+            return False
+        return not any(map(registry.is_healthy, registry.endpoints(ROLE_DECODE)))
 
     @property
     def settled(self) -> bool:
