@@ -17,7 +17,7 @@ from eldr.wire import ExpertCounts, decode_counts
 from eldr_router.plan.apis import COMPLETIONS
 from eldr_router.plan.bodies import freeing_body
 from tests.vllm.client import SECONDS, ask
-from tests.vllm.conftest import SHORT_LEASE
+from tests.vllm.conftest import LEASE, SHORT_LEASE
 from tests.vllm.engines import CPU_MODE, wait_for
 from tests.vllm.prompts import FILLER, LONG
 
@@ -111,7 +111,7 @@ def test_a_decode_engine_does_not_pull_after_the_deadline(fleet, correct, fresh,
     assert np.array_equal(prefilled.counts, pulled.counts)
 
 
-def test_a_result_is_freed_by_a_rejection_on_a_full_engine_too(fleet, correct, fresh, background):
+def test_a_result_is_freed_by_a_rejection_whatever_runs_on_the_engine(fleet, correct, fresh, background):
     p, d0 = fleet.up("p", "d0")
     long = background.submit(ask, d0.url, LONG, stream=False)
     wait_for(lambda: d0.requests() == 1, "d0 to be full", 60)
@@ -121,8 +121,7 @@ def test_a_result_is_freed_by_a_rejection_on_a_full_engine_too(fleet, correct, f
     for _ in range(2):  # the second time vLLM knows of nothing to free
         refused = httpx.post(d0.url + COMPLETIONS, content=freeing_body(params), headers=JSON, timeout=60)
         assert refused.status_code == 400
-        wait_for(lambda: p.metric(USED) <= used, "the blocks to be free", 60)
-    assert d0.requests() == 1, "it was freed while the engine was full"
+        wait_for(lambda: p.metric(USED) <= used, "the blocks to be free", 2 / 3 * LEASE, p.tail)
     assert long.result().outcome == "ok"
     correct(case, ask(d0.url, case, stream=False, kv_transfer_params=ask_prefill(p.url, case)))
 
