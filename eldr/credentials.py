@@ -1,111 +1,148 @@
-"""A kubeconfig as the client library reads it, but for what that passes over: files of another kind, and credentials that fail."""
+"""Address and credentials of an API server: one configuration, which every client of ELDR gets."""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import logging
 import os
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import kubernetes
-import yaml
+from kubernetes.config.kube_config import KubeConfigLoader
 
-_DEFAULT: Final = "~/.kube/config"
-_LISTS: Final = ("clusters", "contexts", "users")
-
-
-class KubeconfigError(Exception):
-    """A file is not a kubeconfig."""
+from eldr.kubeconfig_files import Choice, CredentialsError, KubeconfigError, choose
 
 
-class CredentialsError(Exception):
-    """A kubeconfig names credentials that cannot be had; without them every request would be one of nobody."""
+class Configuration(kubernetes.client.Configuration):  # type: ignore[misc]
+    """A configuration whose header is trimmed, and never printed."""
+
+    def get_api_key_with_prefix(self, identifier: str, alias: str | None = None) -> str | None:
+        """Return the value of the Authorization header, None if there is none.
+
+        Raises
+        ------
+        CredentialsError
+            If it cannot be read, or no header can hold it.
+        """
+        try:
+            found: str | None = super().get_api_key_with_prefix(identifier, alias)
+        except kubernetes.config.ConfigException as error:
+            raise CredentialsError(_line(error)) from None
+        if found is None:
+            return None
+        scheme, _, token = found.partition(" ")
+        found = f"{scheme} {token.strip()}"
+        if not (found.isascii() and found.isprintable()):
+            raise CredentialsError("the token has characters that no header can hold")
+        return found
 
 
-def load(configuration: Any, context: str | None, file: str | None) -> tuple[str, bool]:
-    """Fill in a configuration; return the namespace that belongs to it, and whether this is a pod of that cluster.
+class Loaded(NamedTuple):
+    """Where an API server is, and who asks it.
+
+    Attributes
+    ----------
+    configuration : Configuration
+    namespace : str
+        Namespace of the context.
+    context : str or None
+        Name of the context; None in a pod of that cluster.
+    """
+
+    configuration: Configuration
+    namespace: str
+    context: str | None
+
+
+def load(context: str | None = None, file: str | None = None) -> Loaded:
+    """Return what kubectl would use; in a pod without a kubeconfig, the pod's own service account.
 
     Parameters
     ----------
-    configuration : kubernetes.client.Configuration
-    context : str or None
-        None: the current one.
-    file : str or None
-        Paths as in ``KUBECONFIG``; None: what that says, or ``~/.kube/config``.
+    context : str, optional
+        Default: the current one.
+    file : str, optional
+        Default: the files of ``KUBECONFIG``, or ``~/.kube/config``.
 
     Raises
     ------
     KubeconfigError, CredentialsError
-    kubernetes.config.ConfigException
-        If there is no such file or context, or it lacks something.
+    OSError
+        If a file cannot be read.
     """
-    # the library looks at the variable once, when it is imported
-    file = file or os.environ.get("KUBECONFIG") or _DEFAULT
-    users = _users(file)
+    configuration = Configuration()
+    chosen = choose(file, context)
     try:
-        known, active = kubernetes.config.list_kube_config_contexts(file)
-    except kubernetes.config.ConfigException:
-        if context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
-            raise
-        kubernetes.config.load_incluster_config(client_configuration=configuration)
-        return "default", True
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise KubeconfigError(f"{file} is not a kubeconfig: {_line(error)}") from None
-    if context is not None:
-        active = next((one for one in known if one["name"] == context), None)
-    chosen = (active or {}).get("context") or {}
-    name = str(chosen.get("user") or "")
-    if name and name not in users:
-        raise CredentialsError(f"user {name} is not in {file}, though the context names it")
-    plugin = _plugin(users.get(name))
+        if chosen is not None:
+            _fill(configuration, chosen)
+        elif context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+        else:
+            where = file or os.environ.get("KUBECONFIG") or "~/.kube/config"
+            raise KubeconfigError(f"{where} does not exist, or is empty")
+    except kubernetes.config.ConfigException as error:
+        raise KubeconfigError(_line(error).rstrip(".")) from None
+    _decide_proxy(configuration, chosen.cluster.get("proxy-url") if chosen else None)
+    configuration.get_api_key_with_prefix("BearerToken")
+    if chosen is None:
+        return Loaded(configuration, "default", None)
+    return Loaded(configuration, chosen.namespace, chosen.name)
+
+
+def _fill(configuration: Configuration, chosen: Choice) -> None:
+    plugin = _plugin(chosen.user)
     said: list[str] = []
     try:
         with _heard(said):
-            kubernetes.config.load_kube_config(file, context=context, client_configuration=configuration)
+            KubeConfigLoader(
+                config_dict=chosen.config(), config_base_path=None, config_persister=chosen.save
+            ).load_and_set(configuration)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         if not plugin:
-            raise KubeconfigError(f"{file} is not a kubeconfig: {_line(error)}") from None
+            raise KubeconfigError(f"context {chosen.name}: {_line(error)}") from None
         said.append(_line(error))
     if plugin and not _has_credentials(configuration):
         why = "; ".join(said) or "this program does not know it"
-        raise CredentialsError(f"{plugin} of user {name} gives no credentials: {why}")
-    return str(chosen.get("namespace") or "default"), False
+        raise CredentialsError(f"{plugin} of user {chosen.user_name} gives no credentials: {why}")
+    if "tokenFile" in chosen.user:
+        configuration.refresh_api_key_hook = partial(_reread, Path(chosen.user["tokenFile"]))
 
 
-def _users(paths: str) -> dict[str, Any]:
-    """Return the users of all files by name, the first of a name; KubeconfigError if one is of another kind."""
-    found: dict[str, Any] = {}
-    for part in filter(None, paths.split(os.pathsep)):
-        path = Path(part).expanduser()
-        if not path.exists():
-            continue
-        document = _document(path)
-        for one in document.get("users") or ():
-            found.setdefault(one["name"], one.get("user"))
-    return found
+def _reread(token: Path, into: Any) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the last token that could be read stays
+        into.api_key["BearerToken"] = f"Bearer {token.read_text()}"
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _decide_proxy(configuration: Any, of_the_cluster: str | None) -> None:
+    """Set the proxy: the cluster's own, else the environment's, which never applies to this machine itself."""
+    proxy = of_the_cluster or _proxy_of(configuration.host)
+    if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
+        scheme = proxy.partition("://")[0]
+        raise KubeconfigError(f"the proxy of {configuration.host} speaks {scheme}: expected http or https")
+    configuration.proxy = proxy
+    configuration.no_proxy = ""  # the decision is made
+
+
+def _proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL."""
+    at = urlsplit(url)
+    host = at.hostname or ""
+    if _is_here(host) or urllib.request.proxy_bypass(host):
+        return None
+    return urllib.request.getproxies().get(at.scheme)
+
+
+def _is_here(host: str) -> bool:
     try:
-        found = yaml.safe_load(path.read_text())
-    except UnicodeDecodeError:
-        raise KubeconfigError(f"{path} is not a kubeconfig: it is not text") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise KubeconfigError(f"{path} is not a kubeconfig: {_line(error)}") from None
-    if found is None:
-        return {}  # the library says that it is empty
-    if not isinstance(found, dict):
-        raise KubeconfigError(f"{path} is not a kubeconfig: it has no clusters, contexts and users")
-    for key in _LISTS:
-        listed = found.get(key) or []
-        if not isinstance(listed, list) or not all(isinstance(one, dict) and "name" in one for one in listed):
-            raise KubeconfigError(f"{path} is not a kubeconfig: {key} is not a list of named objects")
-        for one in listed:
-            if not isinstance(one["name"], str):
-                raise KubeconfigError(f"{path} is not a kubeconfig: a name in {key} is not a text")
-    return found
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _plugin(user: Any) -> str:
@@ -125,9 +162,9 @@ def _has_credentials(configuration: Any) -> bool:
     return token not in {"", "Bearer"} or configuration.cert_file is not None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _heard(said: list[str]) -> Iterator[None]:
-    """Take what the library writes into the log: there it tells why a plug-in failed, and goes on without."""
+    """Collect what the library logs: it logs why a plug-in failed, and continues without credentials."""
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

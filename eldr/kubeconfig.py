@@ -11,7 +11,7 @@ import urllib3
 from urllib3.util.ssl_ import create_urllib3_context
 
 from eldr import contract, credentials
-from eldr.credentials import CredentialsError, KubeconfigError
+from eldr.kubeconfig_files import CredentialsError, KubeconfigError
 
 Object = dict[str, Any]
 
@@ -43,7 +43,7 @@ class ApiServer:
     namespace : str, optional
         None: the context's own.
     kubeconfig : str, optional
-        None: what ``KUBECONFIG`` says, or ``~/.kube/config``.
+        None: the files of ``KUBECONFIG``, or ``~/.kube/config``.
     rights : str
         What the caller must be allowed to, for who is not: "reading ... takes get of ...".
 
@@ -51,6 +51,8 @@ class ApiServer:
     ----------
     is_inside : bool
         Whether this is a pod of that cluster.
+    cluster : str
+        Address and context, for messages.
 
     Raises
     ------
@@ -66,15 +68,17 @@ class ApiServer:
         *,
         rights: str,
     ) -> None:
-        configuration = kubernetes.client.Configuration()
         try:
-            own, self.is_inside = credentials.load(configuration, context, kubeconfig)
-        except (kubernetes.config.ConfigException, KubeconfigError, OSError) as error:
+            configuration, own, found = credentials.load(context, kubeconfig)
+        except (KubeconfigError, OSError) as error:
             raise ClusterError(
-                "NoKubeconfig", f"{error}; set KUBECONFIG to your cluster's, or name a context of it"
+                "NoKubeconfig",
+                f"{error}; set KUBECONFIG to your cluster's, or name a context of it",
             ) from None
         except CredentialsError as error:
-            raise ClusterError("NoCredentials", f"{error}; log in to the cluster again") from None
+            raise _no_credentials(error) from None
+        self.is_inside = found is None
+        self.cluster = f"{configuration.host} ({f'context {found}' if found else 'of this pod'})"
         self.namespace = namespace or own
         self._rights = rights
         configuration.retries = False
@@ -165,17 +169,19 @@ class ApiServer:
     def _send(
         self, method: str, path: str, headers: dict[str, str], **parts: Any
     ) -> urllib3.BaseHTTPResponse:
-        serialized = self._client.param_serialize(
-            method,
-            path,
-            header_params={"Accept": "application/json", **headers},
-            auth_settings=["BearerToken"],
-            **parts,
-        )
         try:
+            serialized = self._client.param_serialize(
+                method,
+                path,
+                header_params={"Accept": "application/json", **headers},
+                auth_settings=["BearerToken"],
+                **parts,
+            )
             answer: urllib3.BaseHTTPResponse = self._client.call_api(
                 *serialized, _request_timeout=_TIMEOUT
             ).response
+        except CredentialsError as error:
+            raise _no_credentials(error) from None
         except (kubernetes.client.ApiException, urllib3.exceptions.HTTPError) as error:
             server = self._client.configuration.host
             raise ClusterError(
@@ -213,6 +219,10 @@ class ApiServer:
         return ClusterError("Refused", f"{what}: status {status}: {said}", passes=passes)
 
 
+def _no_credentials(error: CredentialsError) -> ClusterError:
+    return ClusterError("NoCredentials", f"{error}; log in to the cluster again")
+
+
 def _object(answer: urllib3.BaseHTTPResponse, what: str) -> Object:
     try:
         with answer:
@@ -242,6 +252,8 @@ def client_of(configuration: Any) -> Any:
     )
     if configuration.ssl_ca_cert is None and configuration.ca_cert_data is None:
         context.load_default_certs()  # urllib3 does so with contexts of its own alone
+    if not configuration.verify_ssl:  # its user wrote so, and kubectl does not warn either
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     client = kubernetes.client.ApiClient(configuration)
     client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
     return client

@@ -101,11 +101,12 @@ def command(
         file = str(kubeconfig) if kubeconfig else None
         with ApiServer(context, namespace, file, rights=_RIGHTS) as server, _stoppable(clock.stop):
             target = Target(server, name, clock.now)
+            found = target.read()
+            _say(f"cluster: {server.cluster}")
             if against is None:
-                if not refuse_or_recover(target.read(), target, clock, _say):
+                if not refuse_or_recover(found, target, clock, _say):
                     click.echo("nothing to restore")
                 return
-            target.read()  # before it says what it is about to do
             seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
             course = _course(target, hours, window, carry_over, seed)
             _compare(target, clock, against, course, seed, as_json=as_json)

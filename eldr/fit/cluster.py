@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes
 import stamina
 
-from eldr import contract, kubeconfig
+from eldr import contract, credentials, kubeconfig
 from eldr.addresses import authority
 from eldr.admin_tls import is_secure
 
@@ -32,8 +32,7 @@ class Cluster:
     """
 
     def __init__(self, namespace: str, labels: dict[str, str], owner: dict[str, Any]) -> None:
-        configuration = kubernetes.client.Configuration()
-        kubernetes.config.load_config(client_configuration=configuration)
+        configuration = credentials.load().configuration
         self._api = kubernetes.client.CoreV1Api(kubeconfig.client_of(configuration))
         self._namespace = namespace
         self._labels = labels

@@ -53,7 +53,8 @@ class Target:
         return [*filter(None, map(revisions.revision, items))]
 
     def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Change fields of ``rollout`` of roles."""
+        """Change fields of ``rollout`` of roles; print the cluster first."""
+        click.echo(f"cluster: {self._server.cluster}", err=True)
         spec = {role: {"rollout": dict(fields)} for role, fields in changes.items()}
         self._server.merge(self._path, self._what, {"spec": spec})
 

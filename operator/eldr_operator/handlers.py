@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
-from eldr_operator.kube.api import RESOURCES
+from eldr_operator.kube.api import RESOURCES, configuration
 from eldr_operator.kube.cache import WATCHED
 from eldr_operator.kube.streams import Watches
 
 
+class _Named(ssl.SSLContext):
+    """A context that asks for a certificate of another name than the address has."""
+
+    server_name: str
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return super().wrap_bio(*arguments, **options | {"server_hostname": self.server_name})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Login(kopf.ConnectionInfo):
     """Certificates are checked as kubectl does: Python 3.13 refuses those without an Authority Key Identifier, which many clusters have."""
+
+    server_name: str | None = None
 
     def as_ssl_context(self) -> ssl.SSLContext:
         context = super().as_ssl_context()
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.server_name:
+            named = cast("_Named", context)
+            named.__class__ = _Named
+            named.server_name = self.server_name
         return context
 
 
-def _by_address(inside: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
-    """Use the API server's address as Kubernetes gives it to every pod: it works without cluster DNS."""
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if host is None:
-        return inside
-    return dataclasses.replace(inside, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
+async def _login() -> _Login:
+    """Return what kopf needs of the same configuration that every other request uses."""
+    found = await configuration()
+    header = await found.get_api_key_with_prefix("BearerToken")
+    scheme, _, token = (header or "").partition(" ")
+    return _Login(
+        server=found.host,
+        ca_path=found.ssl_ca_cert,
+        insecure=not found.verify_ssl,
+        server_name=found.tls_server_name,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=found.cert_file,
+        private_key_path=found.key_file,
+        proxy_url=found.proxy,
+    )
 
 
 def registry(changed: Callable[..., None], watches: Watches) -> kopf.OperatorRegistry:
@@ -49,12 +74,8 @@ def registry(changed: Callable[..., None], watches: Watches) -> kopf.OperatorReg
         configure(settings, watches)
 
     @kopf.on.login(registry=made, id="login")
-    async def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
-        inside = kopf.login_with_service_account(settings=settings)
-        found = _by_address(inside) if inside else kopf.login_with_kubeconfig(settings=settings)
-        return found and _Login(
-            **{field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-        )
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await _login()
 
     for kind in WATCHED:
         resource = RESOURCES[kind]

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+from kubernetes.config.incluster_config import InClusterConfigLoader
 
-from eldr import centroids, contract
+from eldr import centroids, contract, credentials
+from eldr.async_credentials import adapted
 from eldr_router.app import App
 from eldr_router.settings import Settings
 from eldr_router.sources import follow
@@ -220,7 +221,7 @@ async def test_a_token_that_expired_is_read_again(api, tmp_path, quick, monkeypa
     environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
     loader = InClusterConfigLoader(token, str(certificates), environ=environ)
     loader._token_refresh_period /= 200
-    configuration = Configuration()
+    configuration = credentials.Configuration()
     loader._load_config()
     loader.host, loader.ssl_ca_cert = api.url, None
     loader._set_config(configuration)
@@ -232,7 +233,7 @@ async def test_a_token_that_expired_is_read_again(api, tmp_path, quick, monkeypa
         return await api.watch(request, seconds=0.4) if what.startswith("watch") else None
 
     api.hook = guarded
-    async with following(api, tmp_path, configuration) as app:
+    async with following(api, tmp_path, adapted(configuration)) as app:
         await until(lambda: names(app) == ["x-decode-0"] and app.services.table.epoch == 1, "the first token")
         good = "bearer new"
         await until(lambda: "401" in (app.control.problem or ""), "it to expire")

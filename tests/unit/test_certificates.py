@@ -6,7 +6,6 @@ import ssl
 import sys
 from types import SimpleNamespace
 
-import kopf
 import pytest
 
 from eldr.fit.cluster import Cluster
@@ -36,8 +35,6 @@ def config(tmp_path, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     path = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(path))
-    for module in ("aio.config.kube_config", "config.kube_config", "config"):
-        monkeypatch.setattr(f"kubernetes.{module}.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
 
     def write(options):
         kubeconfig.write(path, server="https://127.0.0.1:6443", **options)
@@ -58,7 +55,7 @@ async def test_of_the_operator():
 async def test_of_the_operators_watches():
     made = registry(lambda *_, **__: None, Watches([]))
     (login,) = (handler for handler in made._activities.get_all_handlers() if handler.id == "login")
-    found = await login.fn(settings=kopf.OperatorSettings())
+    found = await login.fn()
     assert is_usual(found.as_ssl_context())
 
 

@@ -107,7 +107,7 @@ def test_credentials_that_fail_are_named_and_nobody_is_asked(tmp_path, user, wor
 def test_a_user_that_is_not_there_is_named(tmp_path):
     with (
         answering(lambda _: pytest.fail("asked as nobody"), tmp_path / "config"),
-        pytest.raises(ClusterError, match="user nosuch is not in"),
+        pytest.raises(ClusterError, match="user nosuch of context here does not exist; set KUBECONFIG"),
     ):
         server(tmp_path, GOOD, "nosuch")
 

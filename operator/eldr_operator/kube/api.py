@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import aiohttp
-import yaml
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 import eldr
-from eldr import contract
+from eldr import async_credentials, contract
+from eldr.kubeconfig_files import CredentialsError, KubeconfigError
 from eldr_operator.border import load
 from eldr_operator.errors import (
     ApiError,
@@ -78,46 +74,26 @@ def path(kind: str, namespace: str | None = None, name: str = "", subresource: s
     return "/".join(parts)
 
 
-@contextlib.asynccontextmanager
-async def connect() -> AsyncIterator[Api]:
-    """Yield a client with the pod's own credentials, or those of the kubeconfig outside a cluster.
+async def configuration() -> Configuration:
+    """Return the address and the credentials of the API server, for every client of the operator.
 
     Raises
     ------
     NoClusterError
-        If there is neither.
+        If there are none.
     """
-    configuration = Configuration()
     try:
-        if "KUBERNETES_SERVICE_HOST" in os.environ:
-            load_incluster_config(client_configuration=configuration)
-        else:
-            await load_kube_config(client_configuration=configuration)
-    except (
-        ConfigException,
-        yaml.YAMLError,
-        OSError,
-        TypeError,  # a list has no keys
-        ValueError,  # what is not text
-        AttributeError,
-    ) as error:
-        raise NoClusterError(" ".join(str(error).split())) from error
-    # Python 3.13 refuses certificates without an Authority Key Identifier, which many clusters have; kubectl takes them
-    configuration.disable_strict_ssl_verification = True
-    # aiohttp would ask the environment, and look for a netrc, in a thread and with every request
-    configuration.proxy = configuration.proxy or _proxy_of(configuration.host)
-    configuration.client_session_kwargs = {"trust_env": False}
-    async with ApiClient(configuration) as client:
+        return await async_credentials.load()
+    except (KubeconfigError, CredentialsError, OSError) as error:
+        raise NoClusterError(str(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def connect() -> AsyncIterator[Api]:
+    """Yield a client with the pod's own credentials, or those of the kubeconfig outside a cluster; errors as of :func:`configuration`."""
+    async with ApiClient(await configuration()) as client:
         client.user_agent = f"{contract.FIELD_MANAGER}/{eldr.__version__}"
         yield Api(client)
-
-
-def _proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL."""
-    at = urlsplit(url)
-    if urllib.request.proxy_bypass(at.hostname or ""):
-        return None
-    return urllib.request.getproxies().get(at.scheme)
 
 
 class Api:
@@ -170,6 +146,8 @@ class Api:
             raise NoAnswerError(
                 f"{method} {url}: no answer from the API server in {_REQUEST_SECONDS} s"
             ) from None
+        except CredentialsError as error:
+            raise ApiUnavailableError(f"{method} {url}: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(
                 f"{method} {url}: no answer from the API server: {error or type(error).__name__}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import aiohttp
 import orjson
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.client import ApiClient
+
+from eldr import async_credentials
+from eldr.kubeconfig_files import CredentialsError
 
 _WATCH_SECONDS = 60
 _REQUEST_SECONDS = 10
@@ -38,14 +39,7 @@ class ApiError(Exception):
 
 async def connect() -> ApiClient:
     """Return a client with the pod's own credentials, or those of the kubeconfig outside a cluster."""
-    configuration = Configuration()
-    # Python 3.13 refuses certificates without an Authority Key Identifier, which many clusters have; kubectl takes them
-    configuration.disable_strict_ssl_verification = True
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        load_incluster_config(client_configuration=configuration)
-    else:
-        await load_kube_config(client_configuration=configuration)
-    return ApiClient(configuration)
+    return ApiClient(await async_credentials.load())
 
 
 class Api:
@@ -70,7 +64,7 @@ class Api:
                 auth_settings=["BearerToken"],
             )
             response = (await self._client.call_api(*request, _request_timeout=seconds)).response
-        except ConfigException as error:
+        except CredentialsError as error:
             raise ApiError(0, f"no credentials for the API server: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(0, f"the API server cannot be reached: {error or type(error).__name__}") from None

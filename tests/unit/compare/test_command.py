@@ -1,6 +1,7 @@
 """`eldr compare` before it begins: what is refused, and its reference."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,9 @@ def test_restore_writes_what_was_before(answers):
     answers[DEPLOYMENT] = as_json(
         {"metadata": {"name": "x", "resourceVersion": "5", "annotations": annotations}, "spec": spec}
     )
-    assert "policy ELDR as before" in fails("x", "--restore", code=0)
+    shown = fails("x", "--restore", code=0)
+    assert "policy ELDR as before" in shown
+    assert re.match(r"\S+ cluster: http://127\.0\.0\.1:\d+ \(context here\)", shown)
     ((_, patch),) = answers["patches"]
     assert patch == {
         "metadata": {"resourceVersion": "5", "annotations": {hold.ANNOTATION: None}},

@@ -2,8 +2,9 @@
 
 import pytest
 
+from eldr.credentials import _proxy_of
 from eldr_operator.errors import ApiUnavailableError, NoClusterError, UnreadableError
-from eldr_operator.kube.api import Api, _proxy_of, _refusal, connect
+from eldr_operator.kube.api import Api, _refusal, connect
 from tests.support import kubeconfig
 
 SERVER = "https://10.1.2.3:6443"
@@ -28,9 +29,7 @@ async def test_a_proxy_is_looked_up_once(environment, of_the_file, proxy, tmp_pa
         monkeypatch.setenv(name, value)
     cluster = {"server": SERVER} | ({"proxy-url": of_the_file} if of_the_file else {})
     kubeconfig.write(tmp_path / "config", **cluster)
-    monkeypatch.setattr(
-        "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
-    )
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     async with connect() as api:
         rest = api._client.rest_client
         assert rest.proxy == proxy
@@ -47,7 +46,7 @@ async def test_without_a_cluster_it_says_what_to_set(text, tmp_path, monkeypatch
     path = tmp_path / "config"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.setenv("KUBECONFIG", str(path))
     with pytest.raises(NoClusterError, match=r"^no cluster: .+; set KUBECONFIG"):
         async with connect():
             pass

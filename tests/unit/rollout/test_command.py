@@ -1,5 +1,7 @@
 """`eldr rollout` against a server that plays the API: what it goes back to, what it sets, and what it says."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -229,8 +231,9 @@ def test_a_spec_that_cannot_be_used_is_no_success(server):
 
 def test_what_is_set(server):
     _, patches = server
-    told = run("undo", "chat")
-    assert told == "decode: rollout.revision is now chat-decode-1, rollout.pause is now Disabled\n"
+    done = CliRunner().invoke(main, ["rollout", "undo", "chat"])
+    assert done.stdout == "decode: rollout.revision is now chat-decode-1, rollout.pause is now Disabled\n"
+    assert re.fullmatch(r"cluster: http://127\.0\.0\.1:\d+ \(context here\)\n", done.stderr)
     run("pause", "chat")
     run("resume", "chat", "--role", "prefill")
     run("undo", "chat", "--to-revision", "chat-prefill-1")

@@ -1,0 +1,457 @@
+"""kubectl is the reference for a kubeconfig: whom every client of ELDR asks, and as whom, is what kubectl does with the same files."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kopf._cogs.clients.auth import APIContext
+
+from eldr.kubeconfig import ApiServer, ClusterError
+from eldr_kube.binaries import BinariesUnavailableError, clients
+from eldr_kube.pki import Authority
+from eldr_operator.errors import NoClusterError
+from eldr_operator.handlers import registry
+from eldr_operator.kube.api import connect
+from eldr_operator.kube.streams import Watches
+from eldr_router.sources import api as routers
+from tests.support.recorded import recording
+
+pytestmark = pytest.mark.process
+
+PATH = "/apis/x"
+EXEC = "client.authentication.k8s.io/v1"
+Config = dict[str, Any]
+
+
+def config(*contexts: str, current: str | None = None, **others: Any) -> Config:
+    """Return a kubeconfig with contexts NAME of cluster NAME and user NAME, whose token is NAME."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        **({} if current is None else {"current-context": current}),
+        "contexts": [{"name": each, "context": {"cluster": each, "user": each}} for each in contexts],
+        "clusters": [
+            {
+                "name": each,
+                "cluster": {"server": f"SERVER {each}", "certificate-authority": "FOLDER/pki/ca.crt"},
+            }
+            for each in contexts
+        ],
+        "users": [{"name": each, "user": {"token": each}} for each in contexts],
+    } | others
+
+
+def of(user: Config | None = None, **cluster: Any) -> Config:
+    """Return a kubeconfig of one context ``a`` whose user and cluster have these fields."""
+    found = config("a", current="a")
+    found["clusters"][0]["cluster"] |= cluster
+    if {"insecure-skip-tls-verify", "certificate-authority-data"} & cluster.keys():
+        del found["clusters"][0]["cluster"]["certificate-authority"]
+    if user is not None:
+        found["users"][0]["user"] = user
+    return found
+
+
+def plugin(command: str, status: Config | None = None, **others: Any) -> Config:
+    answer = {"apiVersion": EXEC, "kind": "ExecCredential", "status": status or {"token": "by-plug-in"}}
+    environment = [{"name": "ANSWER", "value": json.dumps(answer)}]
+    return {
+        "exec": {"apiVersion": EXEC, "command": command, "env": environment, "interactiveMode": "Never"}
+    } | others
+
+
+def data(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+class Place:
+    """A folder with files, servers ``a`` and ``b``, ``tls``, which is called api.internal, and ``plain`` without TLS."""
+
+    def __init__(self, folder: Path, servers: dict[str, str]) -> None:
+        self.folder = folder
+        self.servers = servers
+
+    def filled(self, text: str) -> str:
+        for server, url in self.servers.items():
+            text = text.replace(f"SERVER {server}", url)
+        return text.replace("FOLDER", str(self.folder))
+
+    def write(self, name: str, content: Config | str) -> None:
+        text = self.filled(content if isinstance(content, str) else json.dumps(content))
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Path:
+    try:
+        return clients() / "kubectl"
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no kubectl here: {error}")
+
+
+@pytest.fixture
+def seen() -> list[dict[str, object]]:
+    return []
+
+
+@pytest.fixture
+def place(tmp_path, seen, monkeypatch):
+    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("KUBE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "pki").mkdir()
+    authority = Authority(tmp_path / "pki", "ca")
+    internal = authority.issue("server", hosts=("api.internal",))
+    here = authority.issue("here", hosts=("127.0.0.1",))
+    authority.issue("jane")
+    script = tmp_path / "bin" / "eldr-test-plugin"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\nprintf %s "$ANSWER"\n')
+    script.chmod(0o755)
+    with (
+        recording("a", seen, authority, here) as a,
+        recording("b", seen, authority, here) as b,
+        recording("tls", seen, authority, internal) as tls,
+        recording("plain", seen) as plain,
+    ):
+        yield Place(tmp_path, {"a": a, "b": b, "tls": tls, "plain": plain})
+
+
+def by_kubectl(kubectl: Path, *arguments: str) -> bool:
+    command = [kubectl, *arguments, "get", "--raw", PATH]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def by_the_command_line(context: str | None = None, file: str | None = None) -> None:
+    with ApiServer(context, None, file, rights="r") as server:
+        server.answer(PATH)
+
+
+async def by_the_operator() -> None:
+    async with connect() as api:
+        await api.request("GET", PATH)
+
+
+async def by_kopf() -> None:
+    made = registry(lambda *_, **__: None, Watches([]))
+    (login,) = (handler for handler in made._activities.get_all_handlers() if handler.id == "login")
+    context = APIContext(await login.fn())
+    try:
+        async with context.session.get(context.server + PATH) as answer:
+            await answer.read()
+    finally:
+        await context.close()
+
+
+async def by_a_router() -> None:
+    client = await routers.connect()
+    try:
+        await routers.Api(client).get(PATH)
+    finally:
+        await client.close()
+
+
+CLIENTS = {
+    "the operator": lambda: asyncio.run(by_the_operator()),
+    "its watches": lambda: asyncio.run(by_kopf()),
+    "a router": lambda: asyncio.run(by_a_router()),
+}
+SAME_NAMES = config("a", current="a")
+OTHER_FIELDS = config(
+    "a", users=[{"name": "a", "user": {"token": "other", "username": "x", "password": "y"}}]
+)
+FORMS: dict[str, tuple[list[tuple[str, Config | str]], dict[str, str]]] = {
+    "two current contexts": ([("1", config("a", current="a")), ("2", config("b", current="b"))], {}),
+    "the second file's is empty": ([("1", config("a", current="a")), ("2", config("b", current=""))], {}),
+    "the first file's is empty": ([("1", config("a", current="")), ("2", config("b", current="b"))], {}),
+    "the first file has none": ([("1", config("a")), ("2", config("b", current="b"))], {}),
+    "it names the second file's": ([("1", config("a", current="b")), ("2", config("b", current="a"))], {}),
+    "one name in two files": ([("1", SAME_NAMES), ("2", OTHER_FIELDS)], {}),
+    "one name in two files, turned": (
+        [("1", OTHER_FIELDS | {"users": [{"name": "a", "user": {"token": "first"}}]}), ("2", SAME_NAMES)],
+        {},
+    ),
+    "parts in three files": (
+        [
+            ("1", {"current-context": "a", "contexts": config("a")["contexts"]}),
+            ("2", {"clusters": config("a")["clusters"], "users": None}),
+            ("3", {"users": config("a")["users"]}),
+        ],
+        {},
+    ),
+    "missing and empty entries": (
+        [("1", config("a", current="a"))],
+        {"KUBECONFIG": ":FOLDER/gone::FOLDER/1:"},
+    ),
+    "an empty file first": ([("1", ""), ("2", config("a", current="a"))], {}),
+    "the file at home": ([("home/.kube/config", config("a", current="a"))], {"KUBECONFIG": ""}),
+    "relative to its own file": (
+        [
+            ("1", config("b")),
+            ("there/2", of({"tokenFile": "token"})),
+            ("there/token", "near"),
+            ("token", "far"),
+        ],
+        {"KUBECONFIG": "FOLDER/1:FOLDER/there/2"},
+    ),
+    "tokenFile with a newline": (
+        [("1", of({"tokenFile": "token"})), ("token", "with\n")],
+        {"KUBECONFIG": "FOLDER/1"},
+    ),
+    "tokenFile with CR LF": (
+        [("1", of({"tokenFile": "token"})), ("token", " with\r\n")],
+        {"KUBECONFIG": "FOLDER/1"},
+    ),
+    "token and tokenFile": (
+        [("1", of({"token": "a", "tokenFile": "FOLDER/token"})), ("token", "by-file")],
+        {"KUBECONFIG": "FOLDER/1"},
+    ),
+    "token and plug-in": ([("1", of(plugin("FOLDER/bin/eldr-test-plugin", token="own")))], {}),
+    "plug-in, absolute": ([("1", of(plugin("FOLDER/bin/eldr-test-plugin")))], {}),
+    "plug-in, relative": ([("1", of(plugin("bin/eldr-test-plugin")))], {}),
+    "plug-in, beside": ([("bin/1", of(plugin("./eldr-test-plugin")))], {"KUBECONFIG": "FOLDER/bin/1"}),
+    "plug-in, by PATH": ([("1", of(plugin("eldr-test-plugin")))], {}),
+    "plug-in of the second file": (
+        [("1", config("b")), ("bin/2", of(plugin("./eldr-test-plugin")))],
+        {"KUBECONFIG": "FOLDER/1:FOLDER/bin/2"},
+    ),
+    "user and password": ([("1", of({"username": "jane", "password": "p:w"}))], {}),
+    "empty fields": (
+        [
+            (
+                "1",
+                of(
+                    {"token": "t", "client-certificate": ""},
+                    **{"certificate-authority-data": "DATA pki/ca.crt", "proxy-url": ""},
+                ),
+            )
+        ],
+        {},
+    ),
+    "a path in the address": ([("1", of(server="SERVER a/k8s/clusters/c-1/"))], {}),
+    "proxy-url": ([("1", of(server="http://api.internal:6443", **{"proxy-url": "SERVER plain"}))], {}),
+    "proxy-url whatever NO_PROXY says": (
+        [("1", of(server="http://api.internal:6443", **{"proxy-url": "SERVER plain"}))],
+        {"NO_PROXY": "api.internal"},
+    ),
+    "proxy of the environment": (
+        [("1", of(server="http://api.internal:6443"))],
+        {"HTTP_PROXY": "SERVER plain"},
+    ),
+    "a proxy is not asked for this machine": ([("1", of())], {"HTTPS_PROXY": "SERVER plain"}),
+    "authority and name": (
+        [
+            (
+                "1",
+                of(
+                    server="SERVER tls",
+                    **{"certificate-authority": "pki/ca.crt", "tls-server-name": "api.internal"},
+                ),
+            )
+        ],
+        {},
+    ),
+    "insecure-skip-tls-verify": ([("1", of(server="SERVER tls", **{"insecure-skip-tls-verify": True}))], {}),
+    "client certificate in files": (
+        [
+            (
+                "1",
+                of(
+                    {"client-certificate": "pki/jane.crt", "client-key": "pki/jane.key"},
+                    server="SERVER tls",
+                    **{"insecure-skip-tls-verify": True},
+                ),
+            )
+        ],
+        {},
+    ),
+    "client certificate as data": (
+        [
+            (
+                "1",
+                of(
+                    {"client-certificate-data": "DATA pki/jane.crt", "client-key-data": "DATA pki/jane.key"},
+                    server="SERVER tls",
+                    **{"certificate-authority-data": "DATA pki/ca.crt", "tls-server-name": "api.internal"},
+                ),
+            )
+        ],
+        {},
+    ),
+}
+
+
+def prepared(place, files, environment, monkeypatch) -> None:
+    for name, content in files:
+        text = content if isinstance(content, str) else json.dumps(content)
+        for path in (place.folder / "pki").iterdir():
+            text = text.replace(f"DATA pki/{path.name}", data(path))
+        place.write(name, text)
+    listed = ":".join(str(place.folder / name) for name, _ in files)
+    for name, value in ({"KUBECONFIG": listed} | environment).items():
+        monkeypatch.setenv(name, place.filled(value))
+    monkeypatch.setenv("PATH", f"{place.folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(place.folder / "pki")
+
+
+@pytest.mark.parametrize(("files", "environment"), FORMS.values(), ids=FORMS)
+def test_every_client_asks_whom_kubectl_asks_as_whom_kubectl_asks(
+    files, environment, place, seen, kubectl, monkeypatch
+):
+    prepared(place, files, environment, monkeypatch)
+    assert by_kubectl(kubectl)
+    (expected,) = seen
+    if expected["server"] == "plain":
+        expected["authorization"] = "Bearer a"  # which kubectl sends to no server without TLS
+    seen.clear()
+    by_the_command_line()
+    assert seen == [expected], "the command line"
+    for name, ask in CLIENTS.items():
+        seen.clear()
+        ask()
+        assert seen == [expected], name
+
+
+@pytest.mark.parametrize("context", ["a", "b"])
+def test_a_context_that_is_named_is_the_one(context, place, seen, kubectl, monkeypatch):
+    prepared(place, [("1", config("a", current="a")), ("2", config("b", current="b"))], {}, monkeypatch)
+    assert by_kubectl(kubectl, "--context", context)
+    by_the_command_line(context)
+    assert seen[0] == seen[1]
+    assert seen[0]["server"] == context
+
+
+def test_a_file_that_is_named_is_the_only_one(place, seen, kubectl, monkeypatch):
+    prepared(place, [("1", config("a", current="a")), ("2", config("b", current="b"))], {}, monkeypatch)
+    file = str(place.folder / "2")
+    assert by_kubectl(kubectl, "--kubeconfig", file)
+    by_the_command_line(file=file)
+    assert seen[0] == seen[1]
+    assert seen[0]["server"] == "b"
+
+
+NOWHERE = {
+    "no file": [],
+    "a context that is not there": [("1", config("a", current="b"))],
+    "a cluster that is not there": [("1", config("a", current="a", clusters=[]))],
+    "a user that is not there": [("1", config("a", current="a", users=[]))],
+    "a cluster without an address": [
+        ("1", config("a", current="a", clusters=[{"name": "a", "cluster": {}}]))
+    ],
+    "two clusters of one name": [("1", config("a", "a", current="a"))],
+    "a list": [("1", "[1]")],
+    "a tokenFile that is not there": [("1", of({"tokenFile": "gone"}))],
+    "a certificate that is not there": [
+        ("1", of({"client-certificate": "gone", "client-key": "gone"}, server="SERVER tls"))
+    ],
+}
+
+
+@pytest.mark.parametrize("files", NOWHERE.values(), ids=NOWHERE)
+def test_where_kubectl_refuses_every_client_does_and_nobody_is_asked(
+    files, place, seen, kubectl, monkeypatch
+):
+    prepared(place, files, {}, monkeypatch)
+    assert not by_kubectl(kubectl)
+    with pytest.raises(ClusterError):
+        by_the_command_line()
+    for ask in CLIENTS.values():
+        with pytest.raises(Exception):  # noqa: B017 - of each program its own
+            ask()
+    assert seen == []
+
+
+@pytest.mark.parametrize("field", ["as", "as-uid"])
+def test_impersonation_is_refused_instead_of_asking_as_oneself(field, place, seen, monkeypatch):
+    prepared(place, [("1", of({"token": "admin", field: "jane"}))], {}, monkeypatch)
+    with pytest.raises(ClusterError, match=f"user a sets {field}: .* choose a context of another user"):
+        by_the_command_line()
+    with pytest.raises(NoClusterError, match="impersonation"):
+        asyncio.run(by_the_operator())
+    assert seen == []
+
+
+@pytest.mark.parametrize("token", ["secret\nx", "secret\tx", "secret\u20ac", "secret\0"])
+@pytest.mark.parametrize("form", ["token", "tokenFile", "exec"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_printed(token, form, place, seen, monkeypatch):
+    place.write("token", token)
+    users = {
+        "token": {"token": token},
+        "tokenFile": {"tokenFile": "token"},
+        "exec": plugin("FOLDER/bin/eldr-test-plugin", {"token": token}),
+    }
+    prepared(place, [("1", of(users[form]))], {}, monkeypatch)
+    with pytest.raises(ClusterError) as found:
+        by_the_command_line()
+    assert found.value.reason == "NoCredentials"
+    with pytest.raises(NoClusterError) as also:
+        asyncio.run(by_the_operator())
+    assert "secret" not in f"{found.value} {also.value}"
+    assert seen == []
+
+
+@pytest.mark.parametrize("form", ["token", "exec"])
+def test_a_newline_after_any_token_is_cut_off(form, place, seen, monkeypatch):
+    users = {"token": {"token": "t\n"}, "exec": plugin("FOLDER/bin/eldr-test-plugin", {"token": "t\n"})}
+    prepared(place, [("1", of(users[form]))], {}, monkeypatch)
+    by_the_command_line()
+    for ask in CLIENTS.values():
+        ask()
+    assert [one["authorization"] for one in seen] == ["Bearer t"] * 4
+
+
+def test_a_token_file_is_read_again(place, seen, monkeypatch):
+    prepared(place, [("1", of({"tokenFile": "token"})), ("token", "old")], {}, monkeypatch)
+    with ApiServer(None, None, str(place.folder / "1"), rights="r") as server:
+        for token in ("old", "new"):
+            place.write("token", token)
+            server.answer(PATH)
+        (place.folder / "token").unlink()
+        server.answer(PATH)
+    assert [one["authorization"] for one in seen] == ["Bearer old", "Bearer new", "Bearer new"]
+
+
+def test_a_plug_ins_certificate_is_used(place, seen, kubectl, monkeypatch):
+    status = {
+        "clientCertificateData": (place.folder / "pki" / "jane.crt").read_text(),
+        "clientKeyData": (place.folder / "pki" / "jane.key").read_text(),
+    }
+    user = plugin("FOLDER/bin/eldr-test-plugin", status)
+    prepared(
+        place, [("1", of(user, server="SERVER tls", **{"insecure-skip-tls-verify": True}))], {}, monkeypatch
+    )
+    assert by_kubectl(kubectl)
+    by_the_command_line()
+    for ask in CLIENTS.values():
+        ask()
+    assert [one["certificate"] for one in seen] == ["jane"] * 5
+
+
+def test_a_proxy_that_speaks_another_protocol_is_named(place, monkeypatch):
+    prepared(
+        place,
+        [("1", of(server="http://api.internal", **{"proxy-url": "socks5://jane:secret@127.0.0.1:1"}))],
+        {},
+        monkeypatch,
+    )
+    with pytest.raises(ClusterError, match="speaks socks5: expected http or https") as found:
+        by_the_command_line()
+    assert "secret" not in str(found.value)
+
+
+def test_what_yaml_allows_around_it_changes_nothing(place, seen, kubectl, monkeypatch):
+    text = "# of our team\n---\n" + yaml.safe_dump(of() | {"preferences": {}, "extensions": []})
+    prepared(place, [("1", text)], {}, monkeypatch)
+    assert by_kubectl(kubectl)
+    by_the_command_line()
+    assert seen[0] == seen[1]
