@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.helm import CHART, notes, rendered
+from tests.support.helm import CHART, manifests, notes, rendered
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,64 @@ def test_crds_are_those_of_the_source_and_survive_uninstall(render):
     assert not [
         kind for kind, _ in render("--set", "crds.install=false") if kind == "CustomResourceDefinition"
     ]
+
+
+TEXTS = {"name", "namespace", "secretName", "serviceAccountName", "priorityClassName"}
+
+
+def texts(value, key=None):
+    """Yield names, labels, arguments and the like of a manifest, with their keys."""
+    match value:
+        case dict():
+            for name, inner in value.items():
+                of_texts = key in {"labels", "matchLabels", "annotations"} or name in TEXTS
+                yield from [(name, inner)] if of_texts else texts(inner, name)
+        case list() if key in {"args", "resourceNames"}:
+            yield from ((key, inner) for inner in value)
+        case list():
+            for inner in value:
+                yield from texts(inner, key)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["y", "on", "123", "1e3", "null"])
+def test_names_that_yaml_reads_as_something_else_stay_texts(name):
+    options = [
+        f"--set-string={value}"
+        for value in (
+            f"watchNamespaces={{{name}}}",
+            f"tests.namespace={name}",
+            f"tests.deployment={name}",
+            f"tests.apiKey.secretName={name}",
+            f"tests.apiKey.entry={name}",
+            f"tests.ca.secretName={name}",
+            f"tests.ca.entry={name}",
+            f"serviceAccount.name={name}",
+            f"priorityClassName={name}",
+        )
+    ]
+    made = manifests(*options, "--set=crds.install=false", release=name, namespace=name)
+    assert [found for one in made for found in texts(one) if not isinstance(found[1], str)] == []
+    accounts = [one for one in made if one["kind"] == "ServiceAccount"]
+    assert name in {one["metadata"]["name"] for one in accounts}
+    assert {one["metadata"]["namespace"] for one in accounts} == {name}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("enabled", "count"), [("true", True), ("false", False)])
+def test_it_can_be_an_optional_dependency(enabled, count, tmp_path):
+    shutil.copytree(CHART, tmp_path / "charts" / "eldr")
+    dependency = {"name": "eldr", "version": "*", "condition": "eldr.enabled"}
+    parent = {"apiVersion": "v2", "name": "platform", "version": "0.1.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(parent))
+    made = manifests(f"--set=eldr.enabled={enabled}", "--set=global.registry=r.example.com", chart=tmp_path)
+    assert bool(made) == count
+
+
+def test_short_names_are_taken_by_no_other_common_resource():
+    """`es` was: ExternalSecrets and Elasticsearch have it, and kubectl then asks for one of them."""
+    sources = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
+    assert {name for one in sources for name in one["spec"]["names"].get("shortNames", ())} == {"eldr", "ef"}
 
 
 @pytest.mark.process

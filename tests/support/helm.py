@@ -16,28 +16,36 @@ Rendered = dict[tuple[str, str], dict[str, Any]]
 """Manifests by kind and name."""
 
 
-def manifests(*options: str) -> list[dict[str, Any]]:
-    """Render a release ``eldr`` in ``eldr-system``; AssertionError with Helm's words where it refuses the options."""
-    said = _helm("template", *options)
+def manifests(
+    *options: str, release: str = "eldr", namespace: str = "eldr-system", chart: Path = CHART
+) -> list[dict[str, Any]]:
+    """Render a release; AssertionError with Helm's words where it refuses the options."""
+    said = _helm("template", *options, release=release, namespace=namespace, chart=chart)
     return [manifest for manifest in yaml.safe_load_all(said) if manifest]
 
 
 def notes(*options: str) -> str:
-    """Return what Helm prints after the installation of that release."""
+    """Return what Helm prints after the installation of the release ``eldr``."""
     return _helm("install", "--dry-run=client", *options).partition("\nNOTES:\n")[2]
 
 
 def rendered(*options: str) -> Rendered:
-    """Render as :func:`manifests` does; of several namespaces' objects of one name the last."""
+    """Render the release ``eldr``; of several namespaces' objects of one name the last."""
     return {(one["kind"], one["metadata"]["name"]): one for one in manifests(*options)}
 
 
-def _helm(command: str, *options: str) -> str:
+def _helm(
+    command: str,
+    *options: str,
+    release: str = "eldr",
+    namespace: str = "eldr-system",
+    chart: Path = CHART,
+) -> str:
     try:
         helm = clients() / "helm"
     except BinariesUnavailableError as error:
         pytest.skip(f"no helm here: {error}")
-    arguments = [helm, command, "eldr", CHART, "--namespace", "eldr-system", *options]
+    arguments = [helm, command, release, chart, "--namespace", namespace, *options]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

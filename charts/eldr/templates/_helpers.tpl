@@ -22,7 +22,7 @@
 
 {{- define "eldr.selector" -}}
 app.kubernetes.io/name: eldr-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "eldr.labels" -}}
@@ -54,7 +54,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* No label of the operator's selector: a test is none of its pods. */}}
 {{- define "eldr.testLabels" -}}
 app.kubernetes.io/name: eldr-test
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: test
 app.kubernetes.io/part-of: eldr
 app.kubernetes.io/managed-by: {{ .Release.Service }}
