@@ -279,7 +279,7 @@ SHARD_BYTES: Final = 768 * 1024
 REPORT_KEY: Final = "report.json"
 """Key of the ConfigMap ``<fit>-report``, the last object that a fit Job writes: the result of the run.
 
-``{"version": 1, "verdict": "Accepted" | "Rejected" | "Failed", "reason": CamelCase, "message": str,
+``{"version": 1, "verdict": "Accepted" | "Rejected" | "Regresses" | "Failed", "reason": CamelCase, "message": str,
    "set": SET | null, "samples": n, "layers_kept": [l, ...], "layers": L, "experts": E, "rho": float | null,
    "weighting": "counts" | "counts_idf",
    "imbalance": float,                    largest cluster over the mean

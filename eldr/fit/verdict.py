@@ -27,6 +27,7 @@ def judge(result: FitResult) -> Verdict:
     Notes
     -----
     Beyond doubt: the whole 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
+    A set whose whole interval against JSQ lies below 0 regresses.
     A set that cannot be judged is accepted only where it replaces none, or nothing can be chosen.
     """
     evaluation = result.evaluation
@@ -46,11 +47,17 @@ def judge(result: FitResult) -> Verdict:
         remedy = "log more requests that decode (spec.signatures.samplePercent), or wait for them"
         return Verdict("Rejected", "NotEvaluated", f"{few} to compare with the active set by; {remedy}")
     new, old, gain = evaluation.reduction, evaluation.active_reduction, evaluation.gain
-    saves = f"saves {percent(new)} of active experts against JSQ"
     rests = f"at batch {evaluation.jsq.batch:.0f}, {evaluation.held_out} held-out records, 90 % intervals"
+    if new.high < 0:
+        stays = "routers go on without a set" if old is None else "the active set stays"
+        more = f"{-new.value * 100:.1f} % more active experts than JSQ (90 %: {-new.high * 100:.1f} to {-new.low * 100:.1f})"
+        return Verdict("Regresses", "WorseThanJSQ", f"would use {more}; {stays} ({rests})")
+    saves = f"saves {percent(new)} of active experts against JSQ"
     if old is not None and gain is not None:
         which = "the active set regresses," if evaluation.active_harms else "the active set saves"
         saves += f"; {which} {percent(old)}, a difference of {percent(gain)}"
+        if gain.high < 0:
+            return Verdict("Rejected", "NotBetter", f"{saves}: worse than the active set ({rests})")
         if not gain.low > BETTER_MARGIN:
             reason = f"the lower bound of which must exceed {BETTER_MARGIN * 100:g}"
             return Verdict("Rejected", "NotBetter", f"{saves}, {reason} ({rests})")

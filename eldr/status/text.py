@@ -195,10 +195,16 @@ def _row(fit: Fit, now: datetime) -> tuple[str, ...]:
     records = "" if fit.samples is None else f"{fit.samples} records"
     if fit.looks_back_to is not None:
         records = f"{records or 'records'} since {when(fit.looks_back_to, now)}"
-    brings = "" if fit.reduction_percent is None else f"saves {fit.reduction_percent:.1f} % against JSQ"
+    brings = _brings(fit.reduction_percent)
     began = "" if fit.created is None else when(fit.created, now)
     verdict = "EldrFit deleted" if fit.verdict == DELETED else fit.verdict or ""
     return fit.name, fit.trigger or "", began, verdict, brings, records
+
+
+def _brings(percent: float | None) -> str:
+    if percent is None:
+        return ""
+    return f"saves {percent:.1f} % against JSQ" if percent >= 0 else f"uses {-percent:.1f} % more than JSQ"
 
 
 def _fit_style(fit: Fit) -> str:

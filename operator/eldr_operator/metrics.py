@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 FIT_REASONS = (
-    *("Accepted", "Rejected", "Failed", "JobFailed", "JobRefused", "NameConflict"),
+    *("Accepted", "Rejected", "Regresses", "Failed", "JobFailed", "JobRefused", "NameConflict"),
     *("ReportMissing", "ReportUnreadable", "InvalidField", "Deleted"),
 )
 """Of finished fits."""
@@ -119,8 +119,8 @@ class _Conditions(Collector):
     def collect(self) -> Iterator[Metric]:
         found = GaugeMetricFamily(
             "eldr_operator_condition",
-            "Conditions of EldrDeployments and EldrFits: 1 for the status that a condition has, 0 for the others.",
-            labels=["kind", "namespace", "name", "type", "status"],
+            "Conditions of EldrDeployments and EldrFits, with their reasons: 1 for the status that a condition has, 0 for the others.",
+            labels=["kind", "namespace", "name", "type", "reason", "status"],
         )
         for kind, live in self._live():
             metadata = live["metadata"]
@@ -131,6 +131,7 @@ class _Conditions(Collector):
                         metadata["namespace"],
                         metadata["name"],
                         condition["type"],
+                        condition.get("reason", ""),
                         status.lower(),
                     ]
                     found.add_metric(labels, float(condition["status"] == status))

@@ -361,7 +361,7 @@ class Report(BaseModel):
 
     model_config = ConfigDict(alias_generator=None, frozen=True, extra="ignore", allow_inf_nan=False)
 
-    verdict: Literal["Accepted", "Rejected", "Failed"]
+    verdict: Literal["Accepted", "Rejected", "Regresses", "Failed"]
     reason: str
     message: str
     pointer: CentroidSet | None = Field(default=None, validation_alias=AliasChoices("set"))

@@ -51,6 +51,7 @@ def state(progress):
         (job("Failed"), report(), None, ("True", "Accepted"), False),
         (None, report(), "other", ("True", "Accepted"), False),
         (job(), report(verdict="Rejected"), None, ("False", "Rejected"), False),
+        (job(), report(verdict="Regresses"), None, ("False", "Regresses"), False),
         (job(), report(verdict="Failed", set=None), None, ("False", "Failed"), False),
         (job(), report(set=None), None, ("False", "Failed"), False),
         (job(), report(verdict="Maybe"), None, ("False", "ReportUnreadable"), False),

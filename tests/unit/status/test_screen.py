@@ -146,6 +146,28 @@ def test_why_a_set_served_no_longer(reason, why):
     assert served.ended == why
 
 
+def test_a_fit_that_regresses_is_not_said_to_save():
+    bad = night.fit(
+        "chat-1", "Manual", "2026-11-21T12:00:00Z", "Regresses", "WorseThanJSQ: would use 7.6 % more active experts",
+        status="False", samples=397, predictedReductionPercent="-7.6",
+    )  # fmt: skip
+    (line,) = (each for each in screen(night.deployment(history=[]), [bad]) if "chat-1" in each)
+    assert line.split() == [
+        "chat-1",
+        "Manual",
+        "12:00",
+        "Regresses",
+        "uses",
+        "7.6",
+        "%",
+        "more",
+        "than",
+        "JSQ",
+        "397",
+        "records",
+    ]
+
+
 def test_more_fits_than_a_screen_holds():
     many = [
         night.fit(f"chat-{n:02}", "Manual", f"2026-11-21T{n:02}:00:00Z", "Rejected", "no", status="False")
