@@ -198,10 +198,13 @@ def test_metrics_tell_what_happened(operator, world):
     assert accepted(page) == before + 1
     assert 'eldr_operator_writes_total{kind="Job",verb="create"}' in page
     assert "\neldr_operator_ready 1.0\n" in page
-    for kind, name, type_ in (("EldrDeployment", "x", "Ready"), ("EldrFit", "first", "Succeeded")):
+    for kind, name, type_, reason in (
+        ("EldrDeployment", "x", "Ready", "AllReady"),
+        ("EldrFit", "first", "Succeeded", "Accepted"),
+    ):
         of_resource = f'{{kind="{kind}",name="{name}",namespace="{world.kube.namespace}"'
-        series = f'eldr_operator_condition{of_resource},status="true",type="{type_}"}} 1.0'
+        series = f'eldr_operator_condition{of_resource},reason="{reason}",status="true",type="{type_}"}} 1.0'
         wait_for(lambda series=series: series in operator.metrics(), series, 60, operator.metrics)
     world.kube.delete("EldrDeployment", "x")
-    for gone in (labels, f'namespace="{world.kube.namespace}",status='):
+    for gone in (labels, f'namespace="{world.kube.namespace}",reason='):
         wait_for(lambda gone=gone: gone not in operator.metrics(), f"no {gone}", 60, operator.metrics)

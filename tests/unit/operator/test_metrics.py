@@ -17,7 +17,9 @@ CONDITIONS = Path(__file__).parents[3] / "docs" / "reference" / "conditions.md"
 
 def resource(kind, name, version, **conditions):
     metadata = {"namespace": "ns", "name": name, "uid": f"{kind}-{name}", "resourceVersion": str(version)}
-    told = [{"type": type_, "status": status} for type_, status in conditions.items()]
+    told = [
+        {"type": type_, "status": status, "reason": f"{type_}Why"} for type_, status in conditions.items()
+    ]
     return {"metadata": metadata, "spec": {"deploymentRef": {"name": "x"}}, "status": {"conditions": told}}
 
 
@@ -55,7 +57,7 @@ def test_each_condition_has_a_series_for_each_status(program):
     }
     page = generate_latest(metrics.registry).decode()
     assert (
-        'eldr_operator_condition{kind="EldrDeployment",name="x",namespace="ns",status="false",type="Ready"} 1.0'
+        'eldr_operator_condition{kind="EldrDeployment",name="x",namespace="ns",reason="ReadyWhy",status="false",type="Ready"} 1.0'
         in page
     )
 
