@@ -16,10 +16,17 @@ from eldr_operator.errors import OperatorError
 from eldr_operator.settings import DEFAULT_IMAGE, Settings
 from eldr_operator.startup import serve
 
+logger = logging.getLogger(__name__)
+
 _MOST_CALLS = 12_000
 """In one another. JSON takes one for each level, and the API server takes 10,000 levels: with Python's own limit, one object that is nested
 deeper would keep lists and watches from reading all others."""
 _option = functools.partial(click.option, show_envvar=True)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out kopf's warning that it handles no signals in this thread: the operator handles them itself."""
+    return not str(record.msg).startswith("OS signals are ignored")
 
 
 def _labels(
@@ -104,7 +111,15 @@ def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("aiohttp.access", "httpx", "kopf.activities.probe", "kopf.objects"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").addFilter(_is_news)
+    settings = Settings(namespaces=namespaces, **plain)
+    logger.info(
+        "eldr operator %s serves %s; image of routers, simulated engines and fits: %s",
+        settings.version,
+        f"namespaces {', '.join(namespaces)}" if namespaces else "all namespaces",
+        settings.image,
+    )
     try:
-        asyncio.run(serve(Settings(namespaces=namespaces, **plain)))
+        asyncio.run(serve(settings))
     except OperatorError as error:
         raise click.ClickException(str(error)) from error

@@ -69,6 +69,17 @@ async def control(tmp_path):
     await app.stop()
 
 
+async def test_a_change_of_policy_leaves_a_line_in_the_log(control: Control, caplog):
+    def lines():
+        return [record.getMessage() for record in caplog.records if "places by" in record.getMessage()]
+
+    caplog.set_level("INFO")
+    for policy in ("MarginalUnion", "JSQ", "JSQ", "RoundRobin"):
+        control.set_intent(Intent(policy=policy), None)
+        await until(lambda policy=policy: control._services.table.intent.policy == policy, policy)
+    assert lines() == ["places by JSQ, before by MarginalUnion", "places by RoundRobin, before by JSQ"]
+
+
 async def test_two_phases(control: Control):
     store, services = Store(), control._services
     first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))

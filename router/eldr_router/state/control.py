@@ -214,12 +214,15 @@ class Control:
         if active != current.active or epoch != current.epoch:
             log.info("epoch %d: %s", epoch, active.fit if active else "no centroids")
         self._services.registry.shares.set_limit(intent.max_in_flight)
-        self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
+        table = make_table(intent, epoch=epoch, active=active, centroids=content)
+        if table.policy_in_effect != current.policy_in_effect:
+            log.info("places by %s, before by %s", table.policy_in_effect, current.policy_in_effect)
+        self._services.table = table
         self._services.metrics.epoch.set(epoch)
         self._services.queue.wake()
         locality = self._services.placer.locality
         locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
-        locality.savings.follow(self._services.table.policy_in_effect, epoch)
+        locality.savings.follow(table.policy_in_effect, epoch)
         locality.traffic.follow(epoch, active.digest if active else "", active.k if active else 0)
 
 
