@@ -28,7 +28,7 @@ from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.polls import NOT_YET, Polls
 from eldr_operator.locality.router_view import RouterView, ready_routers
-from eldr_operator.locality.routing import Table, policy_of
+from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
 from eldr_operator.unwritten import Unwritten, Writes, tried
@@ -233,13 +233,7 @@ class Locality:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         found = live.owned(kind, name, cr.metadata.uid)
         write = self._applier.apply((cr.namespace, cr.name), manifest, found, is_memory=True)
-        fault = await tried(kind, name, write)
-        was, now = policy_of(found), policy_of(manifest)
-        if was and was != now and not fault:
-            logger.info(
-                "EldrDeployment %s/%s: routers place by %s, before by %s", cr.namespace, cr.name, now, was
-            )
-        return fault
+        return await tried(kind, name, write)
 
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:
         seen = self._seen[cr.namespace, cr.name]

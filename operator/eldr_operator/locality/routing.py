@@ -6,7 +6,6 @@ import json
 from typing import Annotated, Any
 
 from eldr import contract
-from eldr_operator import border
 from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.records import Count, Label, Record, Time, Whole
@@ -76,15 +75,6 @@ def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> s
     }
     routing |= {name: value for name, value in waiting.items() if value is not None}
     return json.dumps(routing, indent=1, sort_keys=True)
-
-
-def policy_of(config_map: Object | None) -> str:
-    """Return the policy of a published routing table; empty if there is none that can be read."""
-    data = (config_map or {}).get("data") or {}
-    try:
-        return border.name(border.load(data[contract.ROUTING_KEY])["policy"])
-    except (KeyError, TypeError, ValueError):
-        return ""
 
 
 def dump(pointer: CentroidSet | None) -> Object | None:

@@ -124,15 +124,6 @@ def test_a_routing_table_that_somebody_edits_is_put_back(world):
     assert [entry["epoch"] for entry in world.status["history"]] == [before["epoch"]]
 
 
-def test_a_change_of_policy_leaves_a_line_in_the_log(world, logged):
-    world.up()
-    world.patch(router={"policy": "JSQ"})
-    line = f"EldrDeployment {world.kube.namespace}/x: routers place by JSQ, before by MarginalUnion"
-    wait_for(lambda: line in logged(), line, 60, logged)
-    goes_on(world, "0.21")
-    assert logged().count("routers place by") == 1
-
-
 def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, logged):
     world.up(refit={"minSamples": 10})
     world.fit("odd", since="0000-01-01T00:00:00Z")
