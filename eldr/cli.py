@@ -71,6 +71,10 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """A command group that imports a sub-command only when it runs."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # click suggests one of these names
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run; a disk that takes no more is told in a line."""
         try:
@@ -133,7 +137,7 @@ def _remedy(name: str | None, error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if found is None or not found.extra or not package or package.startswith("eldr"):
         return ""
-    extra = f"install ELDR with its extra {found.extra}, as by pip install '.[{found.extra}]' in its source"
+    extra = f"install ELDR with its extra {found.extra}, by pipx install '.[{found.extra}]' or uv tool install '.[{found.extra}]' in its source"
     return f"eldr {name} needs the package {package}, which is not installed; {extra}"
 
 

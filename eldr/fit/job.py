@@ -106,7 +106,7 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Bas
     urls = cluster.router_urls(job.deployment)
     if not urls:
         raise FitError("NoRouters", "no running router; wait until the deployment is available")
-    progress(f"reading the logs of {len(urls)} routers")
+    progress(f"reading the logs of {len(urls)} router{'s' * (len(urls) != 1)}")
     now = time.time()
     since = max(job.since or 0.0, 0.0 if job.lookback is None else now - job.lookback)
     unread: dict[str, str] = {}

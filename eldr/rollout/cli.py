@@ -145,9 +145,9 @@ def resume(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
 @command.command("undo")
 @_NAME
 @_ROLE
-@click.option("--to-revision", default="", help="Name of the revision [default: the last one that worked].")
+@click.option("--to-revision", help="Name of the revision.", show_default="the last one that worked")
 @_led
-def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str) -> None:
+def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str | None) -> None:
     """Give the pods of NAME an earlier revision, until `eldr rollout resume`.
 
     Without --role, the role whose rollout is not over, or ended last, goes back. The other role goes back too if they could not
@@ -157,7 +157,7 @@ def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str) -> N
         raise click.UsageError("--to-revision names the role already; leave --role out")
     with _explained():
         target = make(name)
-        chosen = revisions.before(target.deployment(), target.revisions(), roles, to=to_revision)
+        chosen = revisions.before(target.deployment(), target.revisions(), roles, to=to_revision or "")
     # a role that is paused would stay as it is
     _set(make, name, {role: {"revision": back.name, "pause": "Disabled"} for role, back in chosen.items()})
 

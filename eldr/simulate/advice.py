@@ -47,9 +47,9 @@ def _on_prior(options: Mapping[str, float]) -> str:
     if learned == DEFAULT_PRIOR:
         return f"so it is before the first fit; once one is active it is {PRIOR}"
     if not learned and not prior:
-        return f"there it has a prior, {LEARNED} before the first fit; without one it is for routers with a routing file, prior: 0"
+        return f"there it has a prior, {LEARNED} before the first fit; without one it is for routers with a worker file, prior: 0"
     prior = learned or prior
-    return f"its prior is {DEFAULT_PRIOR:g} there; another one is for routers with a routing file, prior: {_decimal(prior)}"
+    return f"its prior is {DEFAULT_PRIOR:g} there; another one is for routers with a worker file, prior: {_decimal(prior)}"
 
 
 def _decimal(value: float) -> str:

@@ -113,7 +113,7 @@ def from_cluster(
         notes = own.notes
         if own.speeds is not None:
             listed = ", ".join(f"{speed:g}" for speed in own.speeds)
-            learned += f" Its engines take {listed} times as long, as routers have learned."
+            learned += f" Step times of its engines relative to the step-time model, as routers have learned them: {listed}."
         else:
             notes = (
                 *notes,

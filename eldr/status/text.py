@@ -121,7 +121,7 @@ def _centroids(overview: Overview) -> str:
     if sets.k is not None:
         parts.append(f"k {sets.k}")
     if sets.acks is not None:
-        parts.append(f"on {sets.acks} routers")
+        parts.append(f"on {_some(sets.acks, 'router')}")
     before = f"; before it that of {sets.previous}" if sets.previous else ""
     return ", ".join(parts) + before + staged
 
@@ -192,13 +192,17 @@ def _fits(overview: Overview, width: int) -> Iterator[Line]:
 
 
 def _row(fit: Fit, now: datetime) -> tuple[str, ...]:
-    records = "" if fit.samples is None else f"{fit.samples} records"
+    records = "" if fit.samples is None else _some(fit.samples, "record")
     if fit.looks_back_to is not None:
         records = f"{records or 'records'} since {when(fit.looks_back_to, now)}"
     brings = _brings(fit.reduction_percent)
     began = "" if fit.created is None else when(fit.created, now)
     verdict = "EldrFit deleted" if fit.verdict == DELETED else fit.verdict or ""
     return fit.name, fit.trigger or "", began, verdict, brings, records
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _brings(percent: float | None) -> str:

@@ -103,7 +103,7 @@ def test_without_extras_each_command_says_what_to_install(installed):
     for name, found in COMMANDS.items():
         done = run(eldr, name, *ARGUMENTS.get(name, ("--help",)))
         if found.extra:
-            assert (done.returncode, f"pip install '.[{found.extra}]'" in done.stderr) == (1, True), name
+            assert (done.returncode, f"pipx install '.[{found.extra}]'" in done.stderr) == (1, True), name
             assert len(done.stderr.splitlines()) == 1, done.stderr
         else:
             assert done.returncode == 0, done.stderr

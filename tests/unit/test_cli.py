@@ -20,8 +20,34 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     assert found.exit_code == 1
     assert found.output == (
         "Error: eldr engine-sim needs the package uvicorn, which is not installed; "
-        "install ELDR with its extra sim, as by pip install '.[sim]' in its source\n"
+        "install ELDR with its extra sim, by pipx install '.[sim]' or uv tool install '.[sim]' in its source\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("stauts", "status"), ("doctro", "doctor"), ("engine-sin", "engine-sim")]
+)
+def test_a_command_that_is_misspelt_is_suggested(typed, meant):
+    found = CliRunner().invoke(main, [typed, "x"])
+    assert found.exit_code == 2
+    assert f"No such command '{typed}'." in found.output
+    assert f"'{meant}'" in found.output
+
+
+def _commands(command, path=("eldr",)):
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path[-1])
+        for name in command.list_commands(context):
+            yield from _commands(command.get_command(context, name), (*path, name))
+
+
+def test_no_option_shows_two_defaults():
+    for path, command in _commands(main):
+        context = click.Context(command, info_name=path[-1], **command.context_settings)
+        for parameter in command.params:
+            shown = " ".join(parameter.get_help_record(context) or ())
+            assert shown.count("[default") + shown.count("; default") <= 1, (path, shown)
 
 
 def test_a_package_that_is_missed_while_it_runs_is_named_too(monkeypatch, tmp_path):

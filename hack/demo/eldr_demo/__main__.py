@@ -67,7 +67,9 @@ def main(
     # now: the checkout may change while the demo runs
     code = f"{revision()}, {datetime.now(UTC).date()}"
     out.mkdir(parents=True, exist_ok=True)
-    console.print("starting the control plane (the first time it is built from source: about five minutes)")
+    console.print(
+        "starting the control plane (the first time it is built from source: about 12 minutes on two cores)"
+    )
     with Cluster(images=engines.images()) as cluster:
         console.print("helm install eldr charts/eldr -n eldr-system --create-namespace")
         release = ["eldr", str(objects.CHART), "-n", "eldr-system", "--create-namespace"]

@@ -45,7 +45,7 @@ def build(folder: Path, names: Sequence[str], say: Say) -> None:
         If Go or modules cannot be had, or do not build.
     """
     go = find_go(folder.parent, say)
-    say(f"building {', '.join(names)} from Go modules (once; some minutes on two cores)")
+    say(f"building {', '.join(names)} from Go modules (once; about 12 minutes on two cores)")
     files = ["main.go", *(f"{name}.go" for name in names)]
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="build-") as scratch:
         work = shutil.copytree(SOURCE, Path(scratch) / "module")

@@ -15,9 +15,9 @@ from eldr.simulate.text import details, recommendation
         ("ELDR:tau=0.00001:min_candidates=2:max_load=1.25", 'spec.router.policy: ELDR, tau: "0.00001", minCandidates: 2, maxLoad: "1.25"'),
         ("MarginalUnion:prior=0.23", "spec.router.policy: MarginalUnion (its prior needs no setting: it is on once a fit is active)"),
         ("MarginalUnion:learned=0.23:max_load=2", 'spec.router.policy: MarginalUnion, maxLoad: "2" (so it is before the first fit; once one is active it is MarginalUnion:prior=0.23)'),
-        ("MarginalUnion", "spec.router.policy: MarginalUnion (there it has a prior, MarginalUnion:learned=0.23 before the first fit; without one it is for routers with a routing file, prior: 0)"),
-        ("MarginalUnion:learned=0.5", "spec.router.policy: MarginalUnion (its prior is 0.23 there; another one is for routers with a routing file, prior: 0.5)"),
-        ("MarginalUnion:prior=0.5", "spec.router.policy: MarginalUnion (its prior is 0.23 there; another one is for routers with a routing file, prior: 0.5)"),
+        ("MarginalUnion", "spec.router.policy: MarginalUnion (there it has a prior, MarginalUnion:learned=0.23 before the first fit; without one it is for routers with a worker file, prior: 0)"),
+        ("MarginalUnion:learned=0.5", "spec.router.policy: MarginalUnion (its prior is 0.23 there; another one is for routers with a worker file, prior: 0.5)"),
+        ("MarginalUnion:prior=0.5", "spec.router.policy: MarginalUnion (its prior is 0.23 there; another one is for routers with a worker file, prior: 0.5)"),
         ("Domain", "spec.router.policy: Domain, and spec.router.domains"),
     ],
 )  # fmt: skip
