@@ -144,9 +144,19 @@ class ApiServer:
         """Return an answer of 200, its body not yet read; parameters and errors as of :meth:`read`."""
         return self._ask("GET", path, what, headers or {}, query_params=query or [])
 
-    def answer(self, path: str) -> tuple[int, bytes]:
-        """Return status and body of an answer, whatever they are; a ClusterError where there is none."""
-        with self._send("GET", path, {}) as answer:
+    def answer(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: Object | None = None,
+        headers: dict[str, str] | None = None,
+        seconds: float = 60.0,
+    ) -> tuple[int, bytes]:
+        """Return status and body of an answer, whatever they are; a ClusterError where there is none in time."""
+        kind = {"Content-Type": "application/json"} if body else {}
+        timeout = urllib3.Timeout(connect=10.0, read=seconds)
+        with self._send(method, path, kind | (headers or {}), timeout=timeout, body=body) as answer:
             return answer.status, answer.data
 
     def _ask(
@@ -167,7 +177,13 @@ class ApiServer:
         raise self.refused(answer.status, what, body)
 
     def _send(
-        self, method: str, path: str, headers: dict[str, str], **parts: Any
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        *,
+        timeout: urllib3.Timeout = _TIMEOUT,
+        **parts: Any,
     ) -> urllib3.BaseHTTPResponse:
         try:
             serialized = self._client.param_serialize(
@@ -178,7 +194,7 @@ class ApiServer:
                 **parts,
             )
             answer: urllib3.BaseHTTPResponse = self._client.call_api(
-                *serialized, _request_timeout=_TIMEOUT
+                *serialized, _request_timeout=timeout
             ).response
         except CredentialsError as error:
             raise _no_credentials(error) from None

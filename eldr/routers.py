@@ -71,7 +71,7 @@ def admin_token(server: ApiServer, deployment: str) -> str:
 
 def read(server: ApiServer, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
     """Yield what a router's admin port answers, straight from the pod where that is sure to be the pod."""
-    if _is_near(server, pod):
+    if is_near(server, pod):
         yield from _direct(server, pod, path, token)
         return
     headers = {contract.HEADER_ADMIN_TOKEN: token}
@@ -93,7 +93,7 @@ def ask(server: ApiServer, pod: RouterPod, port: int, path: str, scheme: str = "
 
     By ``https`` no certificate is checked: none is made for a pod's address, and nothing secret is sent.
     """
-    if _is_near(server, pod):
+    if is_near(server, pod):
         try:
             url = _url(pod, port, path, scheme)
             found = httpx.get(url, timeout=_DIRECT, trust_env=False, verify=False)  # noqa: S501 - as said
@@ -105,7 +105,7 @@ def ask(server: ApiServer, pod: RouterPod, port: int, path: str, scheme: str = "
     except urllib3.exceptions.HTTPError as error:
         return Answer(None, f"{type(error).__name__}: {error}")
     said = body.decode(errors="replace")
-    if status == 200 or not (told := _of_api_server(body)):
+    if status == 200 or not (told := of_api_server(body)):
         return Answer(status, said)
     if status == 403:
         raise ClusterError("Forbidden", told)
@@ -118,7 +118,7 @@ def proxied(server: ApiServer, pod: str, port: int, path: str, scheme: str = "ht
     return f"/api/v1/namespaces/{server.namespace}/pods/{named}/proxy{path}"
 
 
-def _of_api_server(body: bytes) -> str:
+def of_api_server(body: bytes) -> str:
     """Return what the API server says itself; empty where the pod has spoken."""
     try:
         found = json.loads(body)
@@ -128,7 +128,8 @@ def _of_api_server(body: bytes) -> str:
     return str(found.get("message") or "no message") if is_its else ""
 
 
-def _is_near(server: ApiServer, pod: RouterPod) -> bool:
+def is_near(server: ApiServer, pod: RouterPod) -> bool:
+    """Return whether a pod can be asked directly: from a pod of its cluster, or on this machine."""
     return server.is_inside or ipaddress.ip_address(pod.address).is_loopback
 
 

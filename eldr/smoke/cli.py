@@ -10,9 +10,11 @@ from eldr import contract
 from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
 from eldr.options import FiniteRange
 from eldr.smoke.choice import NoTargetError, choose
+from eldr.smoke.pods import ask_router
 from eldr.smoke.request import RequestError, ask
 
 _RIGHTS = "this takes list of eldrdeployments"
+_PODS = "this takes list of pods and create of pods/proxy; or name an address by --url"
 
 
 @click.command("smoke", context_settings={"auto_envvar_prefix": "ELDR_SMOKE", "show_default": True})
@@ -33,7 +35,7 @@ _RIGHTS = "this takes list of eldrdeployments"
 )
 @click.option(
     "--url",
-    help="Where to send the request, without a path [default: the Service's, which the cluster's own network resolves].",
+    help="Where to send the request, without a path [default: in a pod the Service; elsewhere a router, through the API server].",
 )
 @click.option(
     "--api-key",
@@ -60,8 +62,8 @@ def command(
 ) -> None:
     """Send one request to the EldrDeployment NAME, and check the answer; without a NAME, to one that is Ready.
 
-    The request takes the way of every client: Service, router, prefill engine, decode engine. Exits with 1 if no right answer
-    comes, and says why. `helm test` runs this.
+    In a pod, the request takes the way of every client: Service, router, prefill engine, decode engine. Elsewhere, it reaches the
+    router through the API server. Exits with 1 if no right answer comes, and says why. `helm test` runs this.
     """
     if all_namespaces and namespaces:
         raise click.UsageError("--all-namespaces looks in every namespace; leave out --namespace")
@@ -75,17 +77,21 @@ def command(
     if url is not None and not url.startswith(("http://", "https://")):
         raise click.UsageError(f"--url {url}: must begin with http:// or https://")
     try:
-        found, where = _read(
-            context, namespaces, str(kubeconfig) if kubeconfig else None, everywhere=all_namespaces
-        )
+        file = str(kubeconfig) if kubeconfig else None
+        found, where = _read(context, namespaces, file, everywhere=all_namespaces)
         target = choose(found, name, where)
-        answer = ask(url or target.url, target.model, timeout_seconds, key=api_key, ca=ca)
+        server = ApiServer(context, target.namespace, file, rights=_PODS)
+        if url or server.is_inside:
+            asked = url or target.url
+            answer = ask(asked, target.model, timeout_seconds, key=api_key, ca=ca)
+        else:
+            answer, asked = ask_router(server, target, timeout_seconds, key=api_key, ca=ca)
     except ClusterError as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
     except (NoTargetError, RequestError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(
-        f"{target} answered: {answer.tokens} tokens of {target.model} in {answer.seconds:.2f} s, from {url or target.url}"
+        f"{target} answered: {answer.tokens} tokens of {target.model} in {answer.seconds:.2f} s, from {asked}"
     )
 
 

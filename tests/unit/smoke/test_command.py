@@ -156,6 +156,82 @@ def test_an_address_that_nobody_listens_on_is_named(tmp_path):
     assert f"{url}/v1/completions cannot be reached" in done.output
 
 
+PODS = "/api/v1/namespaces/team/pods"
+PROXIED = f"{PODS}/ready-0:8000/proxy{COMPLETIONS}"
+
+
+def pod(address):
+    return {"items": [{"metadata": {"name": "ready-0"}, "spec": {}, "status": {"podIP": address}}]}
+
+
+def test_outside_of_the_cluster_a_router_is_asked_through_the_api_server(tmp_path):
+    answers = {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3"), PROXIED: COMPLETION}
+    done, taken = smoke(tmp_path, answers, "--api-key", "sesame")
+    assert done.exit_code == 0, done.output
+    assert done.output.rstrip().endswith("from pod ready-0 through the API server")
+    ((path, body),) = taken
+    assert (path, body["model"]) == (PROXIED, "ready-model")
+
+
+def test_a_routers_own_tls_is_asked_for_through_the_api_server(tmp_path):
+    secure = deployment("ready", url="https://x", Ready="True")
+    proxied = f"{PODS}/https:ready-0:8000/proxy{COMPLETIONS}"
+    answers = {TEAM: {"items": [secure]}, PODS: pod("10.1.2.3"), proxied: COMPLETION}
+    done, _ = smoke(tmp_path, answers)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_pod_on_this_machine_is_asked_directly(tmp_path, monkeypatch):
+    """As in the cluster of `make kube-up`: an API server refuses to lead to addresses of its own machine."""
+    answers = {TEAM: {"items": [READY]}, PODS: pod("127.0.0.1"), COMPLETIONS: COMPLETION}
+    with answering(lambda path: as_json(answers[path]), tmp_path / "config") as taken:
+        url = yaml.safe_load((tmp_path / "config").read_text())["clusters"][0]["cluster"]["server"]
+        monkeypatch.setattr(contract, "PORT_ROUTER", int(url.rpartition(":")[2]))
+        done = CliRunner().invoke(main, ["smoke", "--kubeconfig", str(tmp_path / "config")])
+    assert done.exit_code == 0, done.output
+    assert [path for path, _ in taken] == [COMPLETIONS]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        (
+            403,
+            "pods/proxy is forbidden",
+            "Forbidden: pods/proxy is forbidden; this takes list of pods and create",
+        ),
+        (503, "no connection", "pod ready-0 through the API server: no connection"),
+    ],
+)
+def test_what_the_api_server_says_itself_is_no_answer_of_the_router(tmp_path, status, message, said):
+    refusal = (status, json.dumps({"kind": "Status", "message": message}))
+    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3"), PROXIED: refusal})
+    assert done.exit_code == 1
+    assert said in done.output
+
+
+def test_a_router_that_refuses_is_quoted(tmp_path):
+    refusal = (401, json.dumps({"error": {"message": "the API key is missing"}}))
+    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3"), PROXIED: refusal})
+    assert done.exit_code == 1
+    assert "the API key is missing" in done.output
+    assert "ELDR_API_KEY" in done.output
+
+
+def test_without_a_router_it_says_where_to_look(tmp_path):
+    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, PODS: {"items": []}})
+    assert done.exit_code == 1
+    assert "EldrDeployment team/ready has no pod with a router" in done.output
+
+
+def test_a_name_that_does_not_resolve_fails_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("eldr.smoke.request.time.sleep", lambda _: pytest.fail("it waits"))
+    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}}, "--url", "http://x.team.svc.cluster.invalid")
+    assert done.exit_code == 1
+    assert "Failed to resolve" in done.output
+    assert "needs the cluster's network and DNS; give another one by --url" in done.output
+
+
 def test_who_may_not_list_deployments_is_told_the_right(tmp_path):
     forbidden = (403, json.dumps({"message": "eldrdeployments is forbidden"}))
     done, _ = smoke(tmp_path, {TEAM: forbidden})
