@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from eldr.doctor.facts import Facts, Finding, Said
+from eldr.doctor.facts import OPERATOR_REMEDY, Facts, Finding, Said
 from eldr.status import hold
 from eldr.status.fields import inside, objects, text
 from eldr.status.tell import tell
@@ -23,7 +23,7 @@ _REMEDIES = {
     "ChildRefused": "correct the field that the message names; if it names a quota or a policy, change that",
     "InsufficientCapacity": "add nodes, or lower gpus or resources",
     "PodsRefused": "raise the quota that the message names, or lower replicas or resources",
-    "Missing": "look at a prefill engine's log: is the plug-in loaded, does it see the routing of the model?",
+    "Missing": "look at a prefill engine's log: it says whether the plug-in is loaded and sees the routing of the model",
     "Unreadable": "use the same version for operator, router and engine plug-in",
     "NotCounted": "look for ELDR in the log of the engines that the message names, and restart their pods",
     "Suspended": "set refit.suspend to Disabled to have the traffic fitted",
@@ -73,7 +73,7 @@ def look(facts: Facts, now: datetime) -> Said:
         )
     yield from _comparison(facts, now)
     if ready is None and status:
-        yield Finding("condition Ready", "there is none", "is the operator running?")
+        yield Finding("condition Ready", "there is none", OPERATOR_REMEDY)
 
 
 def _comparison(facts: Facts, now: datetime) -> Said:

@@ -18,6 +18,9 @@ class Unseen(NamedTuple):
 Listed = tuple[Object, ...] | Unseen
 
 
+OPERATOR_REMEDY = "check that the operator runs and watches this namespace: kubectl get pods -A -l app.kubernetes.io/name=eldr-operator"
+
+
 class Finding(NamedTuple):
     """A problem and its remedy.
 

@@ -65,9 +65,7 @@ def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
         yield Finding(about, "its volume is gone", "create a claim anew and restore its data")
     elif phase == "Pending" and not isinstance(facts.pods, Unseen) and facts.pods:
         storage = text(inside(found, "spec"), "storageClassName") or "the default"
-        remedy = (
-            f"see kubectl describe pvc {wanted.name}; is there a provisioner for storage class {storage}?"
-        )
+        remedy = f"see kubectl describe pvc {wanted.name}; install a provisioner for storage class {storage} if there is none"
         yield Finding(
             about,
             f"no volume is bound to it, so pods of {wanted.by} cannot start",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -26,6 +27,10 @@ CHECKS: Final = (
 )
 CONDITIONS: Final = "conditions"
 """The check that comes last: the others may explain what it says."""
+_NAMED: Final = 3
+"""Pods that a finding names."""
+_KUBECTL: Final = re.compile(r"\bkubectl (?!get pods -A)")
+_RESTARTS: Final = re.compile(r"\d+ restarts")
 _LABEL: Final = 12
 _INDENT: Final = " " * _LABEL
 
@@ -68,7 +73,11 @@ def examine(facts: Facts, now: datetime) -> Report:
     explained = {reason for one in found for reason in one.explains}
     has_causes = any(not one.is_symptom for one in found)
     results = [
-        _result(name, [one for one in some if not _is_told(one, explained, has_causes=has_causes)])
+        _result(
+            name,
+            [one for one in some if not _is_told(one, explained, has_causes=has_causes)],
+            facts.namespace,
+        )
         for name, some in said.items()
     ]
     return Report(facts.name, facts.namespace, now, tuple(results))
@@ -79,10 +88,30 @@ def _is_told(said: Finding | Skipped, explained: set[str], *, has_causes: bool) 
     return isinstance(said, Finding) and (said.reason in explained or (said.is_symptom and has_causes))
 
 
-def _result(name: str, said: list[Finding | Skipped]) -> Result:
-    problems = dict.fromkeys(one for one in said if isinstance(one, Finding))
+def _result(name: str, said: list[Finding | Skipped], namespace: str) -> Result:
+    problems = _merged(one for one in said if isinstance(one, Finding))
+    placed = (one._replace(remedy=_KUBECTL.sub(f"kubectl -n {namespace} ", one.remedy)) for one in problems)
     skipped = dict.fromkeys(one.why for one in said if isinstance(one, Skipped))
-    return Result(name, tuple(problems), tuple(skipped))
+    return Result(name, tuple(placed), tuple(skipped))
+
+
+def _merged(found: Iterable[Finding]) -> list[Finding]:
+    """Return one finding for pods with the same problem: replicas have most of their problems in common."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in found:
+        kind, _, pod = one.about.partition("pod ")
+        about, pod = ("", pod) if pod and not kind else (one.about, one.about)
+        problem = _RESTARTS.sub("", one.problem.replace(pod, ""))
+        groups.setdefault((about, problem, one.remedy.replace(pod, "")), []).append(one)
+    return [_of_pods(group) for group in groups.values()]
+
+
+def _of_pods(group: list[Finding]) -> Finding:
+    pods = list(dict.fromkeys(one.about.removeprefix("pod ") for one in group))
+    if len(pods) == 1:
+        return group[0]
+    others = f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+    return group[0]._replace(about=f"pods {', '.join(pods[:_NAMED])}{others}")
 
 
 def document(report: Report) -> dict[str, Any]:

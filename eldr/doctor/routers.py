@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eldr import contract
-from eldr.doctor.facts import Answer, Facts, Finding, Object, Said, Skipped, Unseen
+from eldr.doctor.facts import OPERATOR_REMEDY, Answer, Facts, Finding, Object, Said, Skipped, Unseen
 from eldr.doctor.peers import matches
 from eldr.status.fields import inside, objects
 
@@ -29,7 +29,7 @@ def look(facts: Facts) -> Said:
 def _service(facts: Facts) -> Said:
     about = f"Service {facts.name}"
     if facts.service is None:
-        yield Finding(about, "it does not exist, and clients come by it", "is the operator running?", _CAUSES)
+        yield Finding(about, "it does not exist, and clients connect to it", OPERATOR_REMEDY, _CAUSES)
     elif isinstance(facts.service, Unseen):
         yield Skipped(facts.service.why)
     elif isinstance(facts.pods, Unseen):
@@ -52,8 +52,8 @@ def _finding(answer: Answer) -> Finding:
     about = f"router of pod {answer.pod}"
     if answer.status is None:
         remedy = (
-            f"does the pod's router run, and may the API server reach port {contract.PORT_ROUTER}? "
-            "NetworkPolicies and firewalls of the nodes decide; clients may still get through"
+            f"check that the pod's router runs, and that NetworkPolicies and firewalls of the nodes let the API server reach port {contract.PORT_ROUTER}; "
+            "clients can still get through"
         )
         return Finding(about, f"it does not answer: {answer.said}", remedy)
     problem = f"it answers GET /v1/models with {answer.status}: {answer.said}"

@@ -121,7 +121,7 @@ def _centroids(overview: Overview) -> str:
     if sets.k is not None:
         parts.append(f"k {sets.k}")
     if sets.acks is not None:
-        parts.append(f"on {_some(sets.acks, 'router')}")
+        parts.append(f"on {sets.acks} routers")
     before = f"; before it that of {sets.previous}" if sets.previous else ""
     return ", ".join(parts) + before + staged
 

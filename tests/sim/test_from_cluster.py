@@ -173,7 +173,10 @@ def test_engines_are_as_fast_as_routers_have_learned(api):
     done = run(*arguments)
     assert done.exit_code == 0, done.output
     own = json.loads(done.stdout)
-    assert "Step times of its engines relative to the step-time model, as routers have learned them: 1, 1, 1.5." in own["requests"]
+    assert (
+        "Step times of its engines relative to the step-time model, as routers have learned them: 1, 1, 1.5."
+        in own["requests"]
+    )
     assert own["step_time"]["fixed"] == pytest.approx(0.01)
     assert own["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
     assert not any("single engines" in note for note in own["notes"])

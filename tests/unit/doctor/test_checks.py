@@ -44,6 +44,45 @@ def test_a_healthy_deployment_has_no_finding_and_no_check_is_skipped():
     ]
 
 
+def crashing(number, restarts):
+    found = pod(number=number)
+    (status,) = found["status"]["containerStatuses"]
+    ended = {"terminated": {"reason": "Error", "exitCode": 1, "message": "no space"}}
+    status |= {"ready": False, "restartCount": restarts, "lastState": ended}
+    status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    return found
+
+
+def test_one_cause_of_several_pods_is_reported_once():
+    report = examine(facts(pods=tuple(crashing(n, 3 + n) for n in range(5))), NOW)
+    (found,) = (one for result in report.results for one in result.problems)
+    assert found.about == "pods x-decode-0, x-decode-1, x-decode-2 and 2 more"
+    assert found.remedy == "as it says; more in kubectl -n team logs x-decode-0 -c engine --previous"
+
+
+def test_pods_with_different_causes_are_reported_each():
+    other = crashing(1, 3)
+    other["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] = 137
+    report = examine(facts(pods=(crashing(0, 3), other)), NOW)
+    found = [one.about for result in report.results for one in result.problems]
+    assert found == ["pod x-decode-0", "pod x-decode-1"]
+
+
+def test_a_pod_that_no_node_can_hold_is_not_counted_again_in_the_total():
+    nodes = (node(**{"amd.com/gpu": "3"}),)
+    (found,) = (one for one in devices.accelerators(facts({"decode": {"gpus": 4}}, nodes=nodes)))
+    assert "a pod of decode asks for 4, the largest node offers 3" in found.problem
+
+
+def test_remedies_are_instructions_and_name_the_namespace():
+    spec = {"engine": {"env": [TOKEN]}}
+    broken = facts(spec, service=None, referred={("Secret", "hub"): None})
+    found = [one.remedy for result in examine(broken, NOW).results for one in result.problems]
+    assert "kubectl -n team create secret generic hub --from-literal=token=..." in found
+    assert any("kubectl get pods -A -l" in remedy for remedy in found)
+    assert not [remedy for remedy in found if "?" in remedy]
+
+
 @pytest.mark.parametrize(
     ("reason", "message", "words"),
     [
