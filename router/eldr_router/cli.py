@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from eldr.contract import ENV_ADMIN_TOKEN, ENV_POD_NAMESPACE, PORT_ADMIN, PORT_ROUTER
+from eldr.kubeconfig_files import CredentialsError, KubeconfigError
 from eldr.options import FiniteRange
 from eldr.threads import one_thread
 
@@ -159,5 +160,5 @@ def command(
         raise click.UsageError(str(error)) from None
     try:
         uvloop.run(serve(settings))
-    except (OSError, SettingsError) as error:
+    except (OSError, SettingsError, KubeconfigError, CredentialsError) as error:
         raise click.ClickException(str(error)) from None

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,17 @@ def test_where_kubectl_refuses_every_client_does_and_nobody_is_asked(
     assert seen == []
 
 
+def test_a_router_without_a_cluster_says_so_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    command = [sys.executable, "-c", "from eldr.cli import main; main()", "router", "--source=kubernetes"]
+    done = subprocess.run(
+        [*command, "--namespace=n", "--deployment=x", "--port=0", "--admin-port=0"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, f"Error: {tmp_path / 'none'} does not exist, or is empty\n")
+
+
 @pytest.mark.parametrize("field", ["as", "as-uid"])
 def test_impersonation_is_refused_instead_of_asking_as_oneself(field, place, seen, monkeypatch):
     prepared(place, [("1", of({"token": "admin", field: "jane"}))], {}, monkeypatch)
@@ -419,6 +431,30 @@ def test_a_token_file_is_read_again(place, seen, monkeypatch):
         (place.folder / "token").unlink()
         server.answer(PATH)
     assert [one["authorization"] for one in seen] == ["Bearer old", "Bearer new", "Bearer new"]
+
+
+def test_a_plug_in_is_asked_again_once_its_token_has_expired(place, seen, monkeypatch):
+    answer = {"apiVersion": EXEC, "kind": "ExecCredential"}
+    status = {"token": "t-NUMBER", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    counting = place.folder / "bin" / "counting"
+    counting.write_text(
+        '#!/bin/sh\necho x >> "$0.calls"\n'
+        f"printf '%s' '{json.dumps(answer | {'status': status})}' | sed \"s/NUMBER/$(wc -l < \"$0.calls\" | tr -d ' ')/\"\n"
+    )
+    counting.chmod(0o755)
+    prepared(place, [("1", of(plugin("FOLDER/bin/counting")))], {}, monkeypatch)
+
+    async def twice():
+        async with connect() as api:
+            await api.request("GET", PATH)
+            await api.request("GET", PATH)
+
+    with ApiServer(None, None, None, rights="r") as server:
+        server.answer(PATH)
+        server.answer(PATH)
+    asyncio.run(twice())
+    tokens = [one["authorization"] for one in seen]
+    assert len(set(tokens)) == 4, tokens
 
 
 def test_a_plug_ins_certificate_is_used(place, seen, kubectl, monkeypatch):
