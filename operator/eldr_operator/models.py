@@ -81,6 +81,7 @@ class RolloutSpec(CamelModel):
     revision: str = ""
     on_failure: Literal["RollBack", "Wait"] = "RollBack"
     progress_deadline_seconds: int | None = None
+    min_ready_seconds: int | None = None
 
 
 class PrefillRolloutSpec(RolloutSpec):

@@ -171,6 +171,16 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
             for role in unready
         )
         return Condition("Progressing", "True", "RolloutInProgress", text)
+    if settling := [
+        roles[name]
+        for name in running.revisions
+        if name not in over and roles[name].available < roles[name].desired
+    ]:
+        text = "; ".join(
+            f"{_of(role)}: {role.available} of {role.desired} pods have been ready for rollout.minReadySeconds"
+            for role in settling
+        )
+        return Condition("Progressing", "True", "RolloutInProgress", text)
     if kept_back := [rollback.held(role, each) for role, each in running.revisions.items() if each.is_held]:
         return Condition("Progressing", "True", "RevisionHeld", "; ".join(kept_back))
     if kept := [role for role in (running.prefill, running.decode) if role.kept]:

@@ -19,7 +19,7 @@ from tests.fakes.kubernetes.server import Asked
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.simulated import process
 from tests.operator.simulated.changes import BROKEN as NEVER_READY
-from tests.operator.simulated.changes import SimulatedWorld
+from tests.operator.simulated.changes import CRASHES, SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 from tests.operator.world import FIT, KIND, SCALER
 from tests.support.deep import nested
@@ -314,6 +314,30 @@ def test_prefill_engines_make_room_for_each_other_where_a_quota_is_full():
         it.minutes(6)
         assert it.told("Progressing") == ("True", "RolloutComplete")
         assert it.told("PrefillReady") == ("True", "AllReady")
+
+
+@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
+def test_engines_that_are_ready_for_a_moment_and_crash_stop_the_rollout_at_the_first(kind, role):
+    bakes = {"replicas": 4, "rollout": {"minReadySeconds": 60}}
+    with simulated() as it:
+        it.world.up(**{role: bakes})
+        it.minutes(3)
+        assert it.told("Progressing") == ("True", "RolloutComplete")
+        before = it.world.kube.get(kind, f"x-{role}")["spec"]["template"]
+        it.world.patch(**{role: {"env": [{"name": "CHANGED", "value": CRASHES}]}})
+        most = 0
+        for _ in range(150):
+            it.simulation.pass_(2)
+            it.simulation.controllers.step()
+            it.world.run_pods()
+            pods = it.world.kube.list("Pod", f"{contract.LABEL_ROLE}={role}")
+            new = [pod for pod in pods if CRASHES in str(pod["spec"])]
+            most = max(most, len(new))
+        assert most == 1, "engines that had the new template at one time"
+        assert it.told("Progressing") == ("False", "RolledBack")
+        assert it.told(f"{role.capitalize()}Ready") == ("True", "AllReady")
+        assert it.world.kube.get(kind, f"x-{role}")["spec"]["template"] == before
+        assert "RolloutRolledBack" in it.world.events()
 
 
 @pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])

@@ -138,8 +138,10 @@ class World:
                 for container in pod["spec"].get(key, [])
             ]
 
+        since = self.kube.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         conditions = [
-            {"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")
+            {"type": kind, "status": "True", "lastTransitionTime": since}
+            for kind in ("PodScheduled", "Ready", "ContainersReady")
         ]
         status = {
             "phase": "Running",

@@ -6,7 +6,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.models import DecodeSpec, EldrDeployment, PrefillSpec, RoleSpec
 from eldr_operator.workloads import kv, pods, rollout, router, simulator, vllm
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
@@ -41,8 +41,10 @@ def prefill(cr: EldrDeployment, images: Images) -> Object:
         "selector": {"matchLabels": selector},
         "template": _template(cr, cr.spec.prefill, head["metadata"]["labels"] | selector | extra, spec),
     }
+    deployment |= rollout.paced(_min_ready_seconds(cr, cr.spec.prefill))
+    # Kubernetes wants a deadline beyond the time for which a pod must be ready
     deployment["progressDeadlineSeconds"] = rollout.deadline_seconds(
-        cr.spec.prefill.rollout, deployment["template"]
+        cr.spec.prefill.rollout, deployment["template"], beside=deployment.get("minReadySeconds", 0)
     )
     return head | {"spec": deployment}
 
@@ -59,10 +61,17 @@ def decode(cr: EldrDeployment, images: Images) -> Object:
             "serviceName": name,
             "podManagementPolicy": "Parallel",
             **rollout.of_stateful_set(cr.spec.decode.rollout, cr.spec.decode.replicas),
+            **rollout.paced(_min_ready_seconds(cr, cr.spec.decode)),
             "selector": {"matchLabels": selector},
             "template": _template(cr, cr.spec.decode, head["metadata"]["labels"] | selector, spec),
         }
     }
+
+
+def _min_ready_seconds(cr: EldrDeployment, spec: PrefillSpec | DecodeSpec) -> int:
+    if spec.rollout.min_ready_seconds is not None:
+        return spec.rollout.min_ready_seconds
+    return rollout.MIN_READY_SECONDS if spec.gpus and cr.spec.engine.type != "Simulator" else 0
 
 
 def _template(cr: EldrDeployment, spec: RoleSpec, labels: dict[str, str], pod: Object) -> Object:

@@ -38,6 +38,8 @@ class Role:
     ----------
     type : str
         Of its condition, for example ``DecodeReady``.
+    available : int
+        Pods that have been ready for as long as ``rollout.minReadySeconds`` asks for.
     is_current : bool
         Whether every pod wanted runs the newest template.
     trouble : Condition or None
@@ -58,6 +60,7 @@ class Role:
     desired: int
     ready: int = 0
     existing: int = 0
+    available: int = 0
     is_current: bool = False
     trouble: Condition | None = None
     kept: int = 0
@@ -178,6 +181,7 @@ def role(
         desired=desired,
         ready=min(status.get("readyReplicas", 0), desired),
         existing=status.get("replicas", 0),
+        available=min(status.get("availableReplicas", 0), desired),
         is_current=current and status.get("replicas", 0) <= desired,
         trouble=_refused(type_, workload, refusal)
         or next(filter(None, (trouble(type_, pod) for pod in pods)), None),

@@ -1,7 +1,8 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
-A revision is *completed* once all pods have it and are ready, but for those that no node has had room for, or that were refused, for a minute. It has
-*failed* when its time is over and no pod has got ready, or none could be created. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
+A revision is *completed* once all pods have it and are available (ready for ``minReadySeconds``), but for those that no node has had room for, or
+that were refused, for a minute. It has *failed* when its time is over and no pod has got ready, or none could be created; or when a container has
+crashed three times, or refuses to run, and no pod is available. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
 something else, but not when a maintenance window closes: the next one would try the same images again.
 """
 
@@ -145,7 +146,7 @@ def told(role: str, choice: Choice) -> str:
     if choice.partner:
         return f"{role}: back to revision {used} too, the one that {choice.partner} can exchange KV with"
     return (
-        f"{role}: no pod got ready with revision {choice.failed} in its time, back to {used}. "
+        f"{role}: no pod became available with revision {choice.failed}, back to {used}. "
         f"Change the spec, or set {role}.rollout.onFailure Wait to try the same again"
     )
 
@@ -184,7 +185,7 @@ def _choose(
             marked[name] = marked[name]._replace(completed=at, failed="")
         elif _may_fail(spec, name, wanted, last) and not marked[name].failed and _rolls(cr, wanted.role):
             allowed = timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
-            if _has_failed(pods, refusal, now - allowed):
+            if _has_failed(workload, pods, refusal, now, allowed):
                 marked[name] = marked[name]._replace(failed=at)
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
@@ -222,16 +223,17 @@ def _works_at(begun: str, last: Revision | None, now: datetime) -> datetime:
 def _is_complete(
     workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime, *, is_refused: bool
 ) -> bool:
-    """Tell whether all pods have the newest template and are ready, but for those that have had no place for a while.
+    """Tell whether all pods have the newest template and are available, but for those that have had no place for a while.
 
     A role that asks for more than fits would have no revision to go back to otherwise.
     """
     status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
-    existing, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
+    existing, available = status.get("replicas", 0), status.get("availableReplicas", 0)
     is_rolled = status.get("updatedReplicas", 0) == existing
     is_whole = existing == replicas or (existing < replicas and is_refused)
     waiting = rollout.waiting_in_vain(pods, now)
-    return bool(is_observed(workload) and is_rolled and is_whole and ready and ready + waiting == existing)
+    is_up = available and available + waiting == existing
+    return bool(is_observed(workload) and is_rolled and is_whole and is_up)
 
 
 def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -243,11 +245,21 @@ def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[s
     ]
 
 
-def _has_failed(pods: Sequence[Mapping[str, Any]], refusal: Refusal, since: datetime) -> bool:
-    """Tell whether no pod is ready, and one of them, on a node, has not been since some moment, or is refused since then.
+def _has_failed(
+    workload: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    refusal: Refusal,
+    now: datetime,
+    allowed: timedelta,
+) -> bool:
+    """Tell whether no pod is available and one has given up, or none is ready and one, on a node, has not been in its time, or is refused.
 
     A pod that finds no node says nothing about its revision, nor does one that was evicted.
     """
+    is_any_available = any(rollout.is_available(workload, pod, now) for pod in pods)
+    if not is_any_available and any(map(rollout.has_given_up, pods)):
+        return True
+    since = now - allowed
     unready = [(pod, moment) for pod in pods if (moment := rollout.unready_since(pod)) is not None]
     if len(unready) < len(pods):
         return False

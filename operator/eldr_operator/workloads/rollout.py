@@ -14,14 +14,18 @@ from typing import Any
 from eldr_operator import clock
 from eldr_operator.conditions import NOT_REFUSED, Refusal, found, has_ended, is_observed
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
-from eldr_operator.workloads import places
+from eldr_operator.workloads import ended, places
 
 Object = dict[str, Any]
 
 _MARGIN_SECONDS = 600
 """Kubernetes' own deadline of a rollout."""
+_CRASHES = 3
+"""After which a pod that is not available has failed, whatever time it has left."""
 _LONGEST_SECONDS = (1 << 31) - 1
 """That a Deployment takes; a probe that never gives up allows more, and no clock can reckon with it."""
+MIN_READY_SECONDS = 60
+"""How long an engine with accelerators must stay ready before a rollout goes on, unless the spec says otherwise."""
 PATIENCE_SECONDS = 60.0
 """How long the pod that comes on top may find no node, before another one makes room for it."""
 
@@ -87,6 +91,28 @@ def of_stateful_set(spec: DecodeRolloutSpec, replicas: int) -> Object:
     """Return what the spec of a StatefulSet says of its rollouts: one pod at a time, the highest ordinal first."""
     partition = replicas if spec.pause == "Enabled" else spec.partition
     return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}}
+
+
+def paced(min_ready_seconds: int) -> Object:
+    """Return the field of a workload that says how long a pod must stay ready to be available; none for 0, as Kubernetes stores it."""
+    return {"minReadySeconds": min_ready_seconds} if min_ready_seconds else {}
+
+
+def is_available(live: Mapping[str, Any], pod: Mapping[str, Any], now: datetime) -> bool:
+    """Tell whether a pod of a workload has been ready for as long as the workload asks for."""
+    ready, seconds = found(pod, "Ready"), live["spec"].get("minReadySeconds", 0)
+    if ready.get("status") != "True" or not seconds:
+        return ready.get("status") == "True"
+    since = clock.read(ready.get("lastTransitionTime"))
+    return since is not None and (now - since).total_seconds() >= seconds
+
+
+def has_given_up(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a container of a pod has ended so often, or for such a reason, that it will not get ready by itself."""
+    return not has_ended(pod) and any(
+        container.get("restartCount", 0) >= _CRASHES or ended.refusal_of(container)
+        for container in ended.containers(pod)
+    )
 
 
 def has_gaps(live: Mapping[str, Any] | None) -> bool:
@@ -160,17 +186,23 @@ def of_rollout(refusal: Refusal, begun: datetime | None, pods: Iterable[Mapping[
     return refusal._replace(since=max(filter(None, [refusal.since, begun, *moments])))
 
 
-def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any]) -> int:
-    """Return how long a pod may take to get ready: the start-up of its engine, on top of scheduling and pulling its image."""
+def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any], *, beside: int = 0) -> int:
+    """Return how long a pod may take to get ready: the start-up of its engine, on top of scheduling and pulling its image.
+
+    Parameters
+    ----------
+    beside : int
+        Seconds to add.
+    """
     if spec.progress_deadline_seconds is not None:
-        return spec.progress_deadline_seconds
+        return min(spec.progress_deadline_seconds + beside, _LONGEST_SECONDS)
     containers = template["spec"].get("containers") or ()
     probes = [each.get("startupProbe") or {} for each in containers]
     allowed = max(
         (int(probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)) for probe in probes if probe),
         default=0,
     )
-    return min(_MARGIN_SECONDS + allowed, _LONGEST_SECONDS)
+    return min(_MARGIN_SECONDS + allowed + beside, _LONGEST_SECONDS)
 
 
 def unready_since(pod: Mapping[str, Any]) -> datetime | None:
@@ -235,7 +267,8 @@ def _missing(
         changed is None
         or (now - changed).total_seconds() < PATIENCE_SECONDS
         or any(
-            "deletionTimestamp" in pod["metadata"] or (pod["spec"].get("nodeName") and unready_since(pod))
+            "deletionTimestamp" in pod["metadata"]
+            or (pod["spec"].get("nodeName") and not (live and is_available(live, pod, now)))
             for pod in pods
         )
     )

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from eldr import contract
+from eldr_operator import clock
 from eldr_operator.conditions import found
 from eldr_operator.meta import digest, owner_reference
 from tests.fakes.kubernetes.store import Object, Store, matches
@@ -71,7 +72,8 @@ class Controllers:
                 self._delete(pod)
             pods = self._pods(live)
             for pod in sorted(old, key=_is_ready):
-                spare = sum(map(_is_ready, pods)) - (wanted - rolling["maxUnavailable"])
+                available = sum(self._is_available(live, each) for each in pods)
+                spare = available - (wanted - rolling["maxUnavailable"])
                 if not _is_ready(pod) or spare > 0:
                     self._delete(pod)
                     pods = self._pods(live)
@@ -95,7 +97,7 @@ class Controllers:
             if int(name.rpartition("-")[2]) >= wanted:
                 self._delete(pod)
         pods = {pod["metadata"]["name"]: pod for pod in self._pods(live)}
-        # one at a time from the highest ordinal, each ready before the next; what keeps its template holds nobody up
+        # one at a time from the highest ordinal, each available before the next; what keeps its template holds nobody up
         for ordinal in range(wanted - 1, partition - 1, -1):
             pod = pods.get(f"{base}-{ordinal}")
             if pod is None:
@@ -103,7 +105,7 @@ class Controllers:
             if _revision(pod) != revision:
                 self._delete(pod)
                 break
-            if not _is_ready(pod):
+            if not self._is_available(live, pod):
                 break
         self._tell(live, self._pods(live), revision)
 
@@ -184,6 +186,7 @@ class Controllers:
             "replicas": len(pods),
             "updatedReplicas": updated,
             "readyReplicas": sum(map(_is_ready, pods)),
+            "availableReplicas": sum(self._is_available(live, pod) for pod in pods),
         }
         if is_refused:
             failure = {"type": "ReplicaFailure", "status": "True", "message": self.refusal}
@@ -195,6 +198,13 @@ class Controllers:
             told |= {"updateRevision": revision, "currentRevision": current}
         if told != before:
             self._write(live, told)
+
+    def _is_available(self, live: Object, pod: Object) -> bool:
+        seconds, since = live["spec"].get("minReadySeconds", 0), found(pod, "Ready").get("lastTransitionTime")
+        if not _is_ready(pod) or not seconds:
+            return _is_ready(pod)
+        now, ready_at = clock.read(self._store.stamp()), clock.read(since)
+        return bool(now and ready_at and (now - ready_at).total_seconds() >= seconds)
 
     def _write(self, live: Object, status: Object) -> None:
         self._store.replace({**live, "status": status}, _MANAGER, "status")

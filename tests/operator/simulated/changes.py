@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from eldr import contract
+from eldr_operator import clock
 from tests.operator.chaos import Changes, changed
 from tests.operator.world import FIT, KIND, World
 from tests.support.kube import Object
 
 BROKEN = "broken"
+CRASHES = "crashes"
+"""In a variable of an engine that is ready for a moment and then ends, again and again."""
 DEADLINE_SECONDS = 30
 
 
@@ -76,9 +80,32 @@ class MoreChanges(Changes):
 
 
 class SimulatedWorld(World):
-    """A world whose kubelets know pods that never get ready."""
+    """A world whose kubelets know pods that never get ready, and pods that crash as soon as they are."""
+
+    def run_pods(self) -> None:
+        super().run_pods()
+        for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{contract.LABEL_ROLE}"):
+            if _has(pod, CRASHES):
+                self._crash(pod)
 
     def _run(self, pod: Object) -> None:
-        env = [each for container in pod["spec"]["containers"] for each in container.get("env", [])]
-        if not any(each.get("value") == BROKEN for each in env):
+        if not _has(pod, BROKEN):
             super()._run(pod)
+
+    def _crash(self, pod: Object) -> None:
+        """End an engine that is ready, and start one that has ended."""
+        status = pod["status"]
+        (engine,) = status["containerStatuses"]
+        is_up = not engine["ready"]
+        now = clock.stamp(self.kube.now())
+        ready = {"type": "Ready", "status": str(is_up), "lastTransitionTime": now}
+        others = [each for each in status["conditions"] if each["type"] != "Ready"]
+        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "CUDA error: unhandled"}}
+        engine = {**engine, "ready": is_up, "restartCount": engine["restartCount"] + (not is_up)}
+        engine["lastState"] = ended
+        self._tell(pod["metadata"]["name"], {"conditions": [*others, ready], "containerStatuses": [engine]})
+
+
+def _has(pod: Object, value: str) -> bool:
+    env = [each for container in pod["spec"]["containers"] for each in container.get("env", [])]
+    return any(each.get("value") == value for each in env)

@@ -12,7 +12,7 @@ from eldr import contract
 from eldr_operator.fits.job import fit_job
 from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
-from eldr_operator.workloads import desired, downloads
+from eldr_operator.workloads import desired, downloads, engines
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 
@@ -244,3 +244,27 @@ def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
     nulled = make_cr(decode={"podTemplate": {"metadata": {"labels": None}}})
     found = by_kind(nulled)["StatefulSet", "x-decode"]["spec"]["template"]["metadata"]["labels"]
     assert found[contract.LABEL_ROLE] == "decode"
+
+
+@pytest.mark.parametrize(
+    ("engine", "role", "seconds"),
+    [
+        ("vLLM", {}, 60),
+        ("vLLM", {"gpus": 0}, None),
+        ("vLLM", {"rollout": {"minReadySeconds": 0}}, None),
+        ("vLLM", {"gpus": 0, "rollout": {"minReadySeconds": 5}}, 5),
+        ("Simulator", {"gpus": 1}, None),
+    ],
+    ids=str,
+)
+def test_engines_with_accelerators_must_stay_ready(make_cr, engine, role, seconds):
+    cr = make_cr(engine={"type": engine}, prefill=role, decode=role)
+    for make in (engines.prefill, engines.decode):
+        assert make(cr, Images("own"))["spec"].get("minReadySeconds") == seconds
+
+
+@pytest.mark.parametrize("deadline", [None, 30])
+def test_a_deployment_has_a_deadline_beyond_its_min_ready_seconds(make_cr, deadline):
+    rollout = {"minReadySeconds": 86_400, "progressDeadlineSeconds": deadline}
+    spec = engines.prefill(make_cr(prefill={"rollout": rollout}), Images("own"))["spec"]
+    assert spec["progressDeadlineSeconds"] > spec["minReadySeconds"], "or the API server refuses it"

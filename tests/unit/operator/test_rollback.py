@@ -36,7 +36,7 @@ class World:
         self.found[role].append(one)
         return one
 
-    def runs(self, revision, *, updated=2, ready=2, replicas=2, begun=None):
+    def runs(self, revision, *, updated=2, ready=2, replicas=2, available=None, begun=None, bakes=0):
         cr, role = self.cr, revision.role
         self.workloads[KINDS.get(role, "Deployment"), f"x-{role}"] = {
             "metadata": {
@@ -47,16 +47,29 @@ class World:
                 "annotations": {revisions.ANNOTATION_REVISION: revision.name}
                 | ({revisions.ANNOTATION_BEGUN: clock.stamp(begun)} if begun else {}),
             },
-            "spec": {"replicas": 2},
+            "spec": {"replicas": 2} | ({"minReadySeconds": bakes} if bakes else {}),
             "status": {
                 "observedGeneration": 3,
                 "replicas": replicas,
                 "updatedReplicas": updated,
                 "readyReplicas": ready,
+                "availableReplicas": ready if available is None else available,
             },
         }
 
-    def pod(self, revision, *, age=120, ready=False, node="n", phase="Running", reason="", **metadata):
+    def pod(
+        self,
+        revision,
+        *,
+        age=120,
+        ready=False,
+        node="n",
+        phase="Running",
+        reason="",
+        restarts=0,
+        words="",
+        **metadata,
+    ):
         since = clock.stamp(self.now - timedelta(seconds=age))
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
         scheduled = {"type": "PodScheduled", "status": str(not reason), "reason": reason}
@@ -67,7 +80,17 @@ class World:
             {
                 "metadata": {"name": "p", "labels": labels, **metadata},
                 "spec": spec,
-                "status": {"phase": phase, "conditions": [condition, scheduled]},
+                "status": {
+                    "phase": phase,
+                    "conditions": [condition, scheduled],
+                    "containerStatuses": [
+                        {
+                            "name": "engine",
+                            "restartCount": restarts,
+                            "lastState": {"terminated": {"exitCode": 2, "message": words}} if words else {},
+                        }
+                    ],
+                },
             }
         )
 
@@ -152,6 +175,15 @@ def test_a_revision_is_completed_where_no_more_pods_are_allowed(world, role, cou
     assert marks(choice, first) == (completed, False)
 
 
+@pytest.mark.parametrize("role", KINDS)
+def test_a_revision_is_completed_once_its_pods_have_stayed_ready(world, role):
+    first = world.revision(role, 1)
+    world.runs(first, available=1, bakes=60)
+    assert marks(world.settle(**{role: first})[role], first) == (False, False), "ready, and not yet available"
+    world.runs(first, bakes=60)
+    assert marks(world.settle(**{role: first})[role], first) == (True, False)
+
+
 @pytest.mark.parametrize("ahead", [0, 90])
 @pytest.mark.parametrize("role", KINDS)
 def test_a_revision_that_is_gone_back_to_has_worked_once_its_pods_are_ready_again(world, role, ahead):
@@ -195,7 +227,7 @@ def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(worl
     choice = world.settle(**{role: bad})[role]
     assert (choice.revision.name, choice.failed, marks(choice, bad)) == (good.name, bad.name, (False, True))
     assert {good.name, bad.name} == {*choice.kept}
-    assert f"{bad.name} in its time, back to {good.name}" in rollback.told(role, choice)
+    assert f"available with revision {bad.name}, back to {good.name}" in rollback.told(role, choice)
     # from then on the mark decides, whatever pods do
     world.found[role] = [other, good, choice.stale[0]]
     world.pods.clear()
@@ -205,6 +237,48 @@ def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(worl
     # and is forgotten when something else is asked for
     after = world.settle(**{role: other})[role]
     assert (after.revision.name, after.failed, marks(after, bad)) == (other.name, "", (False, False))
+
+
+REFUSED = f"{contract.REFUSAL}it would count wrongly"
+
+
+@pytest.mark.parametrize(
+    ("pods", "bakes", "is_back"),
+    [
+        ([{"restarts": 3}], 60, True),
+        ([{"restarts": 2}], 60, False),
+        ([{"restarts": 3, "ready": True, "age": 4}], 60, True),
+        ([{"restarts": 3, "ready": True, "age": 60}], 60, False),
+        ([{"restarts": 3, "ready": True, "age": 4}], 0, False),
+        ([{"restarts": 3}, {"ready": True, "age": 60}], 60, False),
+        ([{"restarts": 3}, {"ready": True, "age": 59}], 60, True),
+        ([{"restarts": 3, "phase": "Failed"}], 60, False),
+        ([{"restarts": 3, "deletionTimestamp": "x"}], 60, False),
+        ([{"words": REFUSED}], 60, True),
+        ([{"words": "Traceback"}], 60, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("role", KINDS)
+def test_pods_that_crash_before_they_are_available_go_back_at_once(world, role, pods, bakes, is_back):
+    good, bad = world.revision(role, 1, completed=1), world.revision(role, 2)
+    world.runs(bad, ready=1, bakes=bakes)
+    for pod in pods:
+        world.pod(bad, **{"age": 30, **pod})
+    choice = world.settle(**{role: bad})[role]
+    assert choice.revision.name == (good if is_back else bad).name
+
+
+@pytest.mark.parametrize(
+    "rollout", [{"on_failure": "Wait"}, {"pause": "Enabled"}, {"revision": "x-decode-2"}], ids=str
+)
+def test_a_crash_changes_nothing_where_the_spec_says_wait(world, rollout):
+    world.spec["decode"] = {"rollout": {**LATE, **rollout}}
+    world.revision("decode", 1, completed=1)
+    bad = world.revision("decode", 2)
+    world.runs(bad, ready=1, bakes=60)
+    world.pod(bad, age=30, restarts=20)
+    assert world.settle(decode=bad)["decode"].revision.name == bad.name
 
 
 @pytest.mark.parametrize(

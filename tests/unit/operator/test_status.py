@@ -23,7 +23,7 @@ from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 from eldr_operator.workloads.rollback import Choice
 from eldr_operator.workloads.updates import Plan
 
-READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
+READY = Role("PrefillReady", desired=2, ready=2, existing=2, available=2, is_current=True)
 DECODE = replace(READY, type="DecodeReady")
 
 
@@ -211,6 +211,12 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
             "Progressing",
             ("True", "RolloutInProgress"),
             ("False", "PodsNotReady"),
+        ),
+        (
+            {"decode": replace(DECODE, available=1), "revisions": revision_of()},
+            "Progressing",
+            ("True", "RolloutInProgress"),
+            ("True", "AllReady"),
         ),
         ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),
         ({"unpaired": ["x-decode-1"]}, "Degraded", ("True", "NoMatchingPrefill"), ("True", "AllReady")),
