@@ -26,6 +26,7 @@ _REMEDIES = {
     "Missing": "look at a prefill engine's log: it says whether the plug-in is loaded and sees the routing of the model",
     "Unreadable": "use the same version for operator, router and engine plug-in",
     "NotCounted": "look for ELDR in the log of the engines that the message names, and restart their pods",
+    "SpecUnreadable": "upgrade the operator, or change the field that the message names",
     "Suspended": "set refit.suspend to Disabled to have the traffic fitted",
     "RolledBack": "correct the spec as the message says; eldr rollout status has the revisions",
     "RoutersUnreachable": f"let the operator reach port 9100 of routers, or read their token if they answer 401, see {_PAGE}",

@@ -56,7 +56,7 @@ class EngineSpec(CamelModel):
 
     type: Literal["vLLM", "Simulator"] = "vLLM"
     image: str | None = None
-    image_pull_policy: str = "IfNotPresent"
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()
     lease_seconds: int = 300
@@ -128,6 +128,12 @@ class AcceleratorSpec(CamelModel):
     resource_name: str = "amd.com/gpu"
 
 
+def _known_policy(policy: str) -> str:
+    if policy not in contract.POLICIES:
+        raise ValueError(f"should be one of {', '.join(contract.POLICIES)}")
+    return policy
+
+
 class DomainSpec(CamelModel):
     """An item of ``spec.router.domains``."""
 
@@ -148,8 +154,8 @@ class RouterSpec(CamelModel):
     placement: Literal["Sidecar", "Deployment"] = "Sidecar"
     replicas: int | None = None
     image: str | None = None
-    image_pull_policy: str = "IfNotPresent"
-    policy: str = contract.POLICY_DEFAULT
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    policy: Annotated[str, AfterValidator(_known_policy)] = contract.POLICY_DEFAULT
     tau: float = 0.1
     min_candidates: int = 1
     max_load: float | None = None
@@ -378,6 +384,11 @@ class Report(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def without_spec(body: Mapping[str, Any]) -> EldrDeployment:
+    """Read an EldrDeployment whose spec this release cannot read: only its metadata and its status are its own."""
+    return parse(EldrDeployment, {**body, "spec": {"model": {"uri": "unreadable"}}})
 
 
 def parse(kind: type[M], body: Mapping[str, Any]) -> M:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.clock import Clock
+from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits import lifecycle
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api, Object
@@ -31,7 +32,7 @@ from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.reconciler import Locality
 from eldr_operator.locality.router_view import ready_routers
 from eldr_operator.metrics import Metrics
-from eldr_operator.models import EldrDeployment, EldrFit, parse
+from eldr_operator.models import EldrDeployment, EldrFit, parse, without_spec
 from eldr_operator.reporter import Reporter
 from eldr_operator.status import unknown
 from eldr_operator.unwritten import Unwritten
@@ -131,7 +132,11 @@ class Workloads:
             common.cluster.forget(key)
             common.reporter.forget(key)
             return None
-        cr = parse(EldrDeployment, body)
+        try:
+            cr = parse(EldrDeployment, body)
+        except InvalidResourceError as error:
+            await self._report_unreadable_spec(body, error)
+            return None  # nothing changes until the spec does, or the operator
         if cr.metadata.deletion_timestamp is not None:
             await self._tell_terminating(cr, body)
             return None  # owner references do the rest
@@ -180,12 +185,21 @@ class Workloads:
             now = self._common.clock()
             await self._common.recorder.deployment(cr, unknown(cr, "Terminating", text, now), now)
 
+    async def _report_unreadable_spec(self, body: Object, error: InvalidResourceError) -> None:
+        cr, now = without_spec(body), self._common.clock()
+        text = (
+            f"this release of the operator cannot read {error}. "
+            "Upgrade the operator, or change the field. Running pods keep running, unmanaged; other conditions show the last known state"
+        )
+        status = unknown(cr, "SpecUnreadable", text, now) | {"observedGeneration": cr.metadata.generation}
+        await self._common.recorder.deployment(cr, status, now)
+
     async def _tell_unreadable(self, namespace: str, body: Object | None) -> None:
         """Tell that nothing is done for a deployment, where that is more than a moment without an answer."""
         refused = self._common.streams.refused(namespace)
         why = [text for kind, text in refused.items() if kind in DECISIVE]
         if body is not None and why:
-            cr, now = parse(EldrDeployment, body), self._common.clock()
+            cr, now = without_spec(body), self._common.clock()
             text = f"{'; '.join(why)}. What runs goes on, unmanaged"
             await self._common.recorder.deployment(cr, unknown(cr, "ClusterUnreadable", text, now), now)
 
@@ -235,7 +249,10 @@ class Centroids:
             self._wanted.pop(key, None)
             await self._tell_waiting(await self._locality.fits(bodies, common.clock()))
             return None
-        cr = parse(EldrDeployment, body)
+        try:
+            cr = parse(EldrDeployment, body)
+        except InvalidResourceError:
+            return None  # the other reconciliation reports it
         if cr.metadata.deletion_timestamp is not None:
             return None
         bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]

@@ -519,3 +519,19 @@ def test_engines_that_lost_their_owner_are_told_of_once_they_are_adopted(seed):
         assert it.world.kube.get("StatefulSet", "x-decode")["metadata"]["ownerReferences"]
         assert it.told("Available") == ("True", "MinimumReplicasAvailable")
         assert it.told("Ready")[0] == "True"
+
+
+def test_a_spec_value_that_this_release_does_not_know_is_reported_and_what_runs_stays():
+    with simulated() as it:
+        it.world.up()
+        it.world.patch(update="Canary", decode={"replicas": 3})
+        it.minutes(2)
+        assert it.told("Ready") == ("Unknown", "SpecUnreadable")
+        message = it.world.kube.condition(KIND, "x", "Ready")["message"]
+        assert "spec.update: 'Canary'" in message
+        assert it.is_current()
+        assert it.world.events().count("SpecUnreadable") == 1
+        assert it.world.status["decode"]["ready"] == 2
+        it.world.patch(update="Manual")
+        it.world.make_ready()
+        assert it.world.status["decode"]["ready"] == 3

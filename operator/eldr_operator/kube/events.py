@@ -28,6 +28,10 @@ _HARMS = {"Protective", "PinnedRegresses", "PriorDecays", "Regresses"}
 """Reasons of CentroidsActive while the active set saves less than JSQ would."""
 
 
+_SAID_ANEW = {"ConfigValid": "False", "Ready": "Unknown"}
+"""Statuses of which each other message is an Event."""
+
+
 class Event(NamedTuple):
     """What happened; ``type`` is Normal or Warning."""
 
@@ -47,9 +51,7 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
         if kind == "Ready" and turned and condition["status"] == "True":
             found.append(Event("Normal", "Ready", condition["message"]))
         elif (kind == "Available" and turned and was and condition["status"] == "False") or (
-            kind == "ConfigValid"
-            and condition["status"] == "False"
-            and was.get("message") != condition["message"]
+            _SAID_ANEW.get(kind) == condition["status"] and was.get("message") != condition["message"]
         ):
             found.append(Event("Warning", condition["reason"], condition["message"]))
         elif (

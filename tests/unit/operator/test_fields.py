@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from eldr import contract
+from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits.job import fit_job
 from eldr_operator.locality import routing
 from eldr_operator.models import EldrDeployment, EldrFit, parse
@@ -184,3 +185,9 @@ def test_a_field_has_a_test_elsewhere(field):
     text = (ROOT / "tests" / where).read_text()
     assert field in FIELDS
     assert f"def {name}(" in text
+
+
+@pytest.mark.parametrize("field", [field for field, found in FIELDS.items() if found.get("enum")])
+def test_a_value_that_only_another_release_knows_is_not_taken_for_one_of_this(field):
+    with pytest.raises(InvalidResourceError, match=r"Canary"):
+        made(merged(merged(BASE, BESIDE.get(field, {})), nested(field, "Canary")), None)
