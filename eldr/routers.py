@@ -51,7 +51,9 @@ def running(server: ApiServer, deployment: str, labels: str = _ROUTERS) -> list[
         return [
             RouterPod(pod["metadata"]["name"], pod["status"]["podIP"], deployment, admin_tls.is_secure(pod))
             for pod in pods
-            if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
+            if pod["status"].get("podIP")
+            and pod["status"].get("phase") not in {"Succeeded", "Failed"}
+            and not pod["metadata"].get("deletionTimestamp")
         ]
     except (KeyError, TypeError, AttributeError):
         raise foreign(what, "pods in items") from None

@@ -22,6 +22,8 @@ _REMEDIES = {
     "ClaimPending": "create the claim that the message names, or correct its name",
     "ChildRefused": "correct the field that the message names; if it names a quota or a policy, change that",
     "InsufficientCapacity": "add nodes, or lower gpus or resources",
+    "PodStuck": "delete the lost node or taint it, as the message says; a finalizer must be removed by its owner",
+    "PodsFailed": "free what the message names on the nodes, or correct resources; see kubectl describe pod",
     "PodsRefused": "raise the quota that the message names, or lower replicas or resources",
     "Missing": "look at a prefill engine's log: it says whether the plug-in is loaded and sees the routing of the model",
     "Unreadable": "use the same version for operator, router and engine plug-in",

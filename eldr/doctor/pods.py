@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from eldr import contract
 from eldr.doctor.facts import Facts, Finding, Object, Said, Skipped, Unseen
 from eldr.status.fields import inside, objects, text, whole
 
@@ -45,9 +46,36 @@ def containers(facts: Facts) -> Said:
         yield Skipped(facts.pods.why)
         return
     for pod in facts.pods:
-        yield from _unscheduled(pod)
-        for container in _statuses(pod):
-            yield from _stuck(pod, container)
+        if not _has_failed(pod):
+            yield from _unscheduled(pod)
+            for container in _statuses(pod):
+                yield from _stuck(pod, container)
+    yield from _failed(facts, [pod for pod in facts.pods if _has_failed(pod)])
+
+
+def _has_failed(pod: Object) -> bool:
+    return text(inside(pod, "status"), "phase") == "Failed"
+
+
+def _failed(facts: Facts, pods: Sequence[Object]) -> Iterator[Finding]:
+    """Say which pods Kubernetes failed, of roles that lack pods: where others took their place, they are history."""
+    by_role: dict[str, list[Object]] = {}
+    for pod in pods:
+        by_role.setdefault(text(inside(pod, "metadata", "labels"), contract.LABEL_ROLE) or "", []).append(pod)
+    for role, failed in by_role.items():
+        state = inside(facts.deployment, "status", role)
+        if state and state.get("ready") == state.get("desired"):
+            continue
+        first = min(failed, key=_name)
+        reason = text(inside(first, "status"), "reason") or "no reason given"
+        said = text(inside(first, "status"), "message") or "no message given"
+        count = f"{len(failed)} pod{'s' * (len(failed) != 1)} of {role or 'no role'} failed"
+        yield Finding(
+            f"pod {_name(first)}",
+            f"{count}, this one: {reason}: {said}",
+            f"free what it lacks on its node, or correct resources; more in kubectl describe pod {_name(first)}",
+            frozenset({"PodsFailed"}),
+        )
 
 
 def _stuck(pod: Object, container: Object) -> Iterator[Finding]:

@@ -36,7 +36,12 @@ def _service(facts: Facts) -> Said:
         yield Skipped(facts.pods.why)
     else:
         selector = {"matchLabels": inside(facts.service, "spec", "selector")}
-        behind = [one for one in facts.pods if matches(selector, inside(one, "metadata", "labels"))]
+        behind = [
+            one
+            for one in facts.pods
+            if matches(selector, inside(one, "metadata", "labels"))
+            and inside(one, "status").get("phase") not in {"Failed", "Succeeded"}
+        ]
         if not any(map(_is_ready, behind)):
             problem = f"none of the {len(behind)} pods behind it is ready, so clients get no connection"
             remedy = "see what keeps prefill pods and routers from being ready"

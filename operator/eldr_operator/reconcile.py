@@ -37,9 +37,10 @@ from eldr_operator.reporter import Reporter
 from eldr_operator.status import unknown
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.validation import spec
-from eldr_operator.workloads import rbac, rollout, scaling
+from eldr_operator.workloads import rbac, rollout, scaling, trouble
 from eldr_operator.workloads import reconciler as workloads
 from eldr_operator.workloads.children import Children
+from eldr_operator.workloads.failures import Failures
 
 _WRITTEN = {
     "NetworkPolicy",
@@ -119,6 +120,7 @@ class Workloads:
         self._api = api
         self._children = children
         self._wanted = wanted
+        self._failures = Failures()
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Bring what runs one step closer to the spec."""
@@ -131,6 +133,7 @@ class Workloads:
             common.applier.forget(key)
             common.cluster.forget(key)
             common.reporter.forget(key)
+            self._failures.forget(key)
             return None
         try:
             cr = parse(EldrDeployment, body)
@@ -158,6 +161,7 @@ class Workloads:
             shards=sorted(shards),
             ready_routers=len(ready_routers(live.pods)),
             unreadable=common.streams.refused(cr.namespace),
+            failed=self._failures.of(key, live.pods, now),
             has_fits=bool(common.cache.of_deployment(contract.KIND_FIT, cr.namespace, cr.name)),
             now=now,
         )
@@ -166,7 +170,7 @@ class Workloads:
         if not live.of_kind("ServiceAccount") and not running.unwritten:
             return REST_SECONDS  # all of it was just made: told with what becomes of it
         await common.reporter.workloads(cr, problems, running)
-        waits = rollout.seconds_left(live.pods, now)
+        waits = rollout.seconds_left(live.pods, now) + trouble.seconds_until_stuck(live.pods, now)
         if is_written:
             waits.append(REST_SECONDS)
         waits += [

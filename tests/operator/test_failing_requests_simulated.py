@@ -535,3 +535,40 @@ def test_a_spec_value_that_this_release_does_not_know_is_reported_and_what_runs_
         it.world.patch(update="Manual")
         it.world.make_ready()
         assert it.world.status["decode"]["ready"] == 3
+
+
+def test_pods_that_kubernetes_fails_again_and_again_are_named_with_their_count():
+    rejected = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
+    with simulated() as it:
+        it.world.up()
+        it.minutes(1)
+        for _ in range(3):
+            it.world.kube.strategic("Pod", "x-decode-1", {"status": rejected | {"conditions": []}}, "status")
+            it.simulation.pass_(2)
+            it.world.kube.delete("Pod", "x-decode-1")  # as its controller does
+            it.simulation.controllers.step()
+            it.simulation.pass_(2)
+        condition = it.world.kube.condition(KIND, "x", "DecodeReady")
+        assert condition["reason"] == "PodsFailed"
+        assert "3 pods failed" in condition["message"]
+        assert "UnexpectedAdmissionError: no healthy devices" in condition["message"]
+        it.world.make_ready()
+
+
+def test_a_pod_whose_node_is_lost_is_named_once_its_grace_period_is_over():
+    with simulated() as it:
+        it.world.up()
+        it.minutes(1)
+        ends = clock.stamp(it.simulation.now() + timedelta(seconds=30))
+        lost = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": 30}
+        it.world.kube.merge("Pod", "x-decode-1", {"metadata": lost})
+        away = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
+        it.world.kube.merge("Pod", "x-decode-1", away, "status")
+        it.simulation.controllers.step()
+        it.simulation.pass_(20)
+        assert it.told("DecodeReady") == ("False", "PodsNotReady")
+        it.simulation.pass_(20)
+        assert it.told("DecodeReady") == ("False", "PodStuck")
+        assert (
+            "on node n is Terminating since" in it.world.kube.condition(KIND, "x", "DecodeReady")["message"]
+        )

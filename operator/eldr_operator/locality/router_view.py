@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from eldr import admin_tls, contract
 from eldr_operator import border, clock
+from eldr_operator.conditions import has_ended
 from eldr_operator.drift.counts import Saving, Traffic, read_saving, read_traffic
 from eldr_operator.models import CentroidSet
 
@@ -209,7 +210,7 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         is_router = metadata.get("labels", {}).get(contract.LABEL_ROUTER) == "true"
-        if not is_router or metadata.get("deletionTimestamp"):
+        if not is_router or metadata.get("deletionTimestamp") or has_ended(pod):
             continue
         container = _container(status, contract.CONTAINER_ROUTER)
         if container.get("ready") and status.get("podIP"):

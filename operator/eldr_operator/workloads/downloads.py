@@ -17,7 +17,7 @@ from eldr_operator.conditions import MODEL_READY, Condition, found
 from eldr_operator.kube.owners import owner_uids
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
-from eldr_operator.workloads import fetch, pods, roles, weights
+from eldr_operator.workloads import fetch, pods, trouble, weights
 from eldr_operator.workloads.images import Images
 
 Object = dict[str, Any]
@@ -114,8 +114,8 @@ def state(cr: EldrDeployment, live: Snapshot, refusal: str = "") -> Condition | 
     if refusal:
         return Condition(MODEL_READY, "False", "PodsRefused", f"Job {its}: {refusal}")
     mine = [pod for pod in live.pods if (pod["metadata"].get("labels") or {}).get(_JOB_NAME) == its]
-    if trouble := next(filter(None, map(_trouble, mine)), None):
-        return trouble._replace(message=f"Job {its}: {trouble.message}")
+    if cause := next(filter(None, map(_trouble, mine)), None):
+        return cause._replace(message=f"Job {its}: {cause.message}")
     return Condition(
         MODEL_READY, "False", "Downloading", f"Job {its} downloads {model} into claim {claim}; {_FOLLOWS}"
     )
@@ -150,7 +150,7 @@ def _trouble(pod: Mapping[str, Any]) -> Condition | None:
                     )
                 again = "It is tried again, with growing pauses"
                 return Condition(MODEL_READY, "False", reason, f"{text}; {REMEDIES[reason]}. {again}")
-    return roles.trouble(MODEL_READY, pod)
+    return trouble.of_pod(MODEL_READY, pod)
 
 
 def _of_engines(cr: EldrDeployment) -> list[Object]:

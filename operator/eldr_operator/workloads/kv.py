@@ -65,6 +65,7 @@ def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
         if (
             found(pod, "Ready").get("status") == "True"
             and not pod["metadata"].get("deletionTimestamp")
+            and not has_ended(pod)
             and labels.get(contract.LABEL_ROLE) in ready
         ):
             ready[labels[contract.LABEL_ROLE]][pod["metadata"]["name"]] = labels.get(contract.LABEL_KV, "")
@@ -88,6 +89,7 @@ def mixed_images(pods: Iterable[Mapping[str, Any]]) -> str:
                 and pulled
                 and one["name"] == contract.CONTAINER_ENGINE
                 and "deletionTimestamp" not in metadata
+                and not has_ended(pod)
                 and not has_ended(pod)
             ):
                 found.setdefault(key, {}).setdefault(digest, []).append(metadata["name"])

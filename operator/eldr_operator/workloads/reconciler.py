@@ -31,6 +31,7 @@ async def reconcile(
     ready_routers: int,
     unreadable: Mapping[str, str],
     has_fits: bool,
+    failed: Mapping[str, str],
     now: datetime,
 ) -> Workloads:
     """Write the children, and tell how those that were there are doing.
@@ -45,6 +46,8 @@ async def reconcile(
         Kinds that cannot be listed, and why: their children are left as they are.
     has_fits : bool
         Whether there are EldrFits.
+    failed : mapping
+        Role to its pods that Kubernetes failed lately.
     """
     model = downloads.state(
         cr, live, await refusals.of_job(api, live.owned("Job", downloads.name(cr), cr.metadata.uid))
@@ -82,9 +85,8 @@ async def reconcile(
         choice = applied.revisions.get(role)
         if choice is not None and choice.revision is not None:
             wanted = wanted._replace(revision=choice.revision.name)
-        return roles.role(
-            wanted, workload(kind, role), roles.of_role(live.pods, role), now, refused.get(role, NOT_REFUSED)
-        )
+        pods, refusal = roles.of_role(live.pods, role), refused.get(role, NOT_REFUSED)
+        return roles.role(wanted, workload(kind, role), pods, now, refusal, failed=failed.get(role, ""))
 
     wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, cr.spec.prefill.rollout)
     prefill = summed("Deployment", contract.ROLE_PREFILL, wanted)

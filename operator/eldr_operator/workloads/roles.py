@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator.conditions import NOT_REFUSED, Condition, Refusal, found, is_observed
+from eldr_operator.conditions import NOT_REFUSED, Condition, Refusal, found, has_ended, is_observed
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
-from eldr_operator.workloads import gaps, rollout
+from eldr_operator.workloads import ended, gaps, rollout
+from eldr_operator.workloads import trouble as troubles
 from eldr_operator.workloads.revisions import name_of
 from eldr_operator.workloads.rollback import Choice
 from eldr_operator.workloads.updates import Plan
@@ -19,15 +20,6 @@ from eldr_operator.workloads.updates import Plan
 Object = Mapping[str, Any]
 
 ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
-CLAIM_REMEDY = "create the claim in this namespace, or correct its name in spec.model or podTemplate, or its storage class"
-_WAITING = {
-    "ImagePullBackOff": "ImagePull",
-    "ErrImagePull": "ImagePull",
-    "InvalidImageName": "ImagePull",
-    "CrashLoopBackOff": "CrashLoop",
-    "CreateContainerConfigError": "ContainerConfig",
-    "CreateContainerError": "ContainerConfig",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +151,8 @@ def role(
     pods: Sequence[Object],
     now: datetime,
     refusal: Refusal = NOT_REFUSED,
+    *,
+    failed: str = "",
 ) -> Role:
     """Sum up a Deployment or StatefulSet and its pods.
 
@@ -166,6 +160,8 @@ def role(
     ----------
     refusal : Refusal
         Why pods cannot be created, where the workload's own conditions do not tell it; since when in this rollout.
+    failed : str
+        Pods that Kubernetes failed lately; empty for none.
     """
     type_, desired = wanted.type, wanted.replicas
     if workload is None:
@@ -184,7 +180,8 @@ def role(
         available=min(status.get("availableReplicas", 0), desired),
         is_current=current and status.get("replicas", 0) <= desired,
         trouble=_refused(type_, workload, refusal)
-        or next(filter(None, (trouble(type_, pod) for pod in pods)), None),
+        or troubles.of_pods(type_, pods, now)
+        or (Condition(type_, "False", "PodsFailed", failed) if failed else None),
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
@@ -203,7 +200,7 @@ def waits_for_reference(pod: Object) -> bool:
     """Tell whether a container cannot be made because a Secret or ConfigMap is missing."""
     return any(
         ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
-        for container in _containers(pod)
+        for container in ended.containers(pod)
     )
 
 
@@ -211,7 +208,7 @@ def runs_router(pod: Object) -> bool:
     """Tell whether a pod holds a router whose container has started."""
     return any(
         container["name"] == contract.CONTAINER_ROUTER and (container.get("state") or {}).get("running")
-        for container in _containers(pod)
+        for container in ended.containers(pod)
     )
 
 
@@ -232,15 +229,8 @@ def _ready_routers(pods: Iterable[Object]) -> list[Object]:
         pod
         for pod in pods
         if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
+        and not has_ended(pod)
         and found(pod, "Ready").get("status") == "True"
-    ]
-
-
-def _containers(pod: Object) -> list[Object]:
-    status = pod.get("status") or {}
-    return [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
     ]
 
 
@@ -248,27 +238,4 @@ def _refused(type_: str, workload: Object, refusal: Refusal) -> Condition | None
     for each in (refusal, rollout.refusal_of(workload)):
         if each.message:
             return Condition(type_, "False", "PodsRefused", each.message)
-    return None
-
-
-def trouble(type_: str, pod: Object) -> Condition | None:
-    """Return why a pod is not ready, as far as Kubernetes says; None where it says nothing."""
-    name = pod["metadata"]["name"]
-    if scheduled := rollout.unscheduled(pod):
-        message = f"pod {name}: {scheduled.get('message', '')}"
-        if "persistentvolumeclaim" in message.lower():
-            return Condition(type_, "False", "ClaimPending", f"{message}; {CLAIM_REMEDY}")
-        return Condition(type_, "False", "InsufficientCapacity", message)
-    for container in _containers(pod):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if reason := _WAITING.get(waiting.get("reason", "")):
-            ended = (container.get("lastState") or {}).get("terminated") or {}
-            words = ended.get("message") or ""
-            if words.startswith(contract.REFUSAL):
-                return Condition(
-                    type_, "False", "EngineRefused", f"pod {name}: {words.removeprefix(contract.REFUSAL)}"
-                )
-            # The kubelet's message holds a growing delay; repeating it would rewrite the status for ever.
-            text = f"container {container['name']} of pod {name}: {waiting['reason']}; see kubectl describe pod {name}"
-            return Condition(type_, "False", reason, text)
     return None

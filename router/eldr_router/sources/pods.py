@@ -35,7 +35,8 @@ def _engine(pod: Pod) -> EndpointSpec | None:
     address = (pod.get("status") or {}).get("podIP")
     if role not in (ROLE_PREFILL, ROLE_DECODE) or not address or metadata.get("deletionTimestamp"):
         return None
-    if not _container(pod, CONTAINER_ENGINE).get("ready"):
+    # Kubernetes may fail a whole pod, as on a lost node, and leave its containers marked ready
+    if _has_ended(pod) or not _container(pod, CONTAINER_ENGINE).get("ready"):
         return None
     index = labels.get(LABEL_STATEFULSET_INDEX, "")
     slot = int(index) if role == ROLE_DECODE and index.isdigit() else -1
@@ -73,8 +74,12 @@ def _routers(pods: Iterable[Pod]) -> Iterator[tuple[str, Pod]]:
     for pod in pods:
         status = pod.get("status") or {}
         is_router = (pod["metadata"].get("labels") or {}).get(LABEL_ROUTER) == "true"
-        if is_router and status.get("podIP") and status.get("phase") not in ("Succeeded", "Failed"):
+        if is_router and status.get("podIP") and not _has_ended(pod):
             yield status["podIP"], pod
+
+
+def _has_ended(pod: Pod) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _is_ready(pod: Pod) -> bool:

@@ -512,3 +512,28 @@ def test_a_condition_whose_cause_is_found_is_not_said_again():
 def test_what_may_not_be_seen_is_skipped_and_said(look, field):
     said = list(look(facts(**{field: NO_RIGHT})))
     assert said == [Skipped("may not list things")]
+
+
+def evicted(number, role="decode"):
+    found = pod(role, number)
+    found["status"] = {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on resource: memory",
+        "containerStatuses": [stuck("ImagePullBackOff")["status"]["containerStatuses"][0]],
+    }
+    return found
+
+
+def test_pods_that_kubernetes_failed_are_counted_where_their_role_lacks_pods():
+    lacks = deployment()
+    lacks["status"]["decode"]["ready"] = 1
+    found = facts(pods=(evicted(3), evicted(2), evicted(1, "prefill")), deployment=lacks)
+    says(pods.containers(found), ("pod x-decode-2", "2 pods of decode failed", "Evicted: The node was low"))
+    says(pods.containers(facts(pods=(evicted(2),))))
+
+
+def test_a_failed_pod_is_none_behind_the_service():
+    behind = [pod("prefill"), evicted(1, "prefill")]
+    behind[0]["status"]["conditions"][0]["status"] = "False"
+    says(routers.look(facts(pods=tuple(behind), routers=())), ("none of the 1 pods behind it is ready",))

@@ -371,7 +371,7 @@ def test_troubles_are_stable():
         "DecodeReady",
         "False",
         "CrashLoop",
-        "container engine of pod p: CrashLoopBackOff; see kubectl describe pod p",
+        "container engine of pod p: CrashLoopBackOff; see kubectl logs p -c engine --previous",
     )
     ended = {"terminated": {"exitCode": 1, "message": f"{contract.REFUSAL}enable_dbo=True: leave it off"}}
     refused = pod("p", containerStatuses=[{"name": "engine", "state": waiting, "lastState": ended}])
@@ -419,3 +419,7 @@ def test_the_first_download_is_why_nothing_is_ready(make_cr, seen, now):
     running = seen.but(decode=nobody, model=Condition("ModelReady", "False", "Downloading", "why"))
     assert conditions(running.status(make_cr(), now))["Ready"] == ("False", "Downloading")
     assert "ModelReady" not in conditions(seen.status(make_cr(), now))
+
+
+def test_a_failed_pod_is_no_router_whatever_its_containers_say():
+    assert ready_routers([pod("a", phase="Failed"), pod("b", phase="Running")])[0].name == "b"

@@ -201,6 +201,11 @@ def test_engines_from_pods():
     assert engines([pod(ip="")]) == []
     assert engines([pod(deletionTimestamp="2026-01-01T00:00:00Z")]) == []
     assert engines([pod(role="router")]) == []
+    failed = pod()
+    failed["status"]["phase"] = (
+        "Failed"  # by Kubernetes, as on a lost node: its containers are still marked ready
+    )
+    assert engines([failed]) == []
     assert engines([{"metadata": {"name": "x"}}]) == []
 
 
