@@ -72,6 +72,7 @@ async def watched(
             except asyncio.CancelledError:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, lists go on meanwhile
+                watches.end()
                 logger.warning("watches ended: %s; again in %.0f s", error, _AGAIN_SECONDS)
                 stop.wait(_AGAIN_SECONDS)
 

@@ -161,6 +161,11 @@ class Watches:
         self.failing.add(stream)
         self.failed.add(stream)
 
+    def end(self) -> None:
+        """Take that all watches have ended, as kopf ends them when one gets a 404: each fails until it has an answer again."""
+        for stream in self._names.values():
+            self.fails(stream)
+
     def __iter__(self) -> Iterator[float]:
         task = asyncio.current_task()
         stream = self._names.get(task.get_name()) if task else None

@@ -162,3 +162,16 @@ async def test_other_requests_of_kopf_are_nobodys_watch(api, cache):
     await streams.list(everything=True)
     assert list(itertools.islice(streams.watches, 6)) == [1.0, 2.0, 5.0, 10.0, 30.0, 30.0]
     assert streams.blind == {}
+
+
+async def test_while_no_watch_lives_nothing_counts_as_read_until_each_is_answered_again(api, cache):
+    streams = Streams(api, cache, ())
+    await streams.list(everything=True)
+    streams.watches.end()
+    assert {stream.kind for stream in streams.blind} == WATCHED.keys()
+
+    async def answered():
+        next(iter(streams.watches))
+
+    await asyncio.create_task(answered(), name="watcher for pods.v1@None")
+    assert {stream.kind for stream in streams.blind} == WATCHED.keys() - {"Pod"}
