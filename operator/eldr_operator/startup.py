@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from prometheus_client import start_http_server
 
 from eldr import contract
+from eldr_operator import build
 from eldr_operator.clock import Clock, SteadyClock, utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError, OperatorError
@@ -167,7 +168,7 @@ def assembled(
         clock=clock,
     )
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
-    children = Children(applier, Images(settings.image), tokens, outside)
+    children = Children(applier, Images(settings.image), tokens, outside, build.identity(settings.image))
     due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic, CENTROIDS_REST_SECONDS)
     polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(

@@ -65,9 +65,14 @@ class Children:
         Of the routers' admin ports.
     outside : Outside
         Who reaches pods beside clients.
+    maker : str
+        Identity of this build of the operator.
     """
 
-    def __init__(self, applier: Applier, images: Images, tokens: Tokens, outside: Outside) -> None:
+    def __init__(
+        self, applier: Applier, images: Images, tokens: Tokens, outside: Outside, maker: str
+    ) -> None:
+        self._maker = maker
         self._applier = applier
         self._images = images
         self._outside = outside
@@ -109,7 +114,7 @@ class Children:
             Role to why its pods cannot be created, and since when in this rollout.
         """
         own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
-        plan = updates.plan(cr, live, own, now)
+        plan = updates.plan(cr, live, own, now, maker=self._maker)
         usable = _without_pod_templates(cr, broken)
         children = desired.children(usable, shards, plan.images, self._outside)
         wanted = [

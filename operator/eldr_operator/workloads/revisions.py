@@ -55,7 +55,7 @@ class Revision(NamedTuple):
     number : int
         Later ones have higher numbers.
     maker : str
-        The operator that made it.
+        The build of the operator that made it.
     made : str
         Digest of the template as that one made it; what it adopted is another.
     completed : str

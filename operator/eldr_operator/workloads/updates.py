@@ -1,7 +1,7 @@
 """Which templates and images the pods of a deployment are made with: those that run, or this operator's own. Pure.
 
 Another release of the operator makes other templates from the same spec. Pods must not restart for that, so a template stays until what
-it was made from changes, or ``spec.update`` says so. Under the release that made it, any other template is a change.
+it was made from changes, or ``spec.update`` says so. Under the build that made it, any other template is a change.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import eldr
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.drift import maintenance
@@ -48,7 +47,7 @@ class Plan(NamedTuple):
     updates : bool
         Whether templates are made anew, though nothing of the spec has changed.
     maker : str
-        This operator.
+        This build of the operator.
     failed : str
         The revision of decode that keeps a maintenance window from updating, as its images have failed in an earlier one.
     """
@@ -61,13 +60,15 @@ class Plan(NamedTuple):
     failed: str = ""
 
 
-def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan:
+def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime, *, maker: str) -> Plan:
     """Decide which images pods are made with.
 
     Parameters
     ----------
     own : Images
         Of this operator.
+    maker : str
+        Identity of its build.
     """
     found = {role: revisions.kept(cr, live, role) for role in WORKLOADS}
     for role, kept in found.items():
@@ -81,7 +82,7 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
     newer = tuple(
         (now, then) for now, then in zip(_used(cr, images), _used(cr, own), strict=True) if now != then
     )
-    return Plan(found, images, newer, updates, f"{eldr.__version__} {own.own}", failed)
+    return Plan(found, images, newer, updates, maker, failed)
 
 
 def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: Plan) -> Revision:

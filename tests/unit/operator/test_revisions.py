@@ -4,13 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eldr_operator import meta
+from eldr_operator import build, meta
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import desired, revisions, updates
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 
 ROLES = ("prefill", "decode", "router")
+ME = "this build"
 
 
 def digests(cr):
@@ -67,7 +68,7 @@ def test_an_image_that_the_resource_names_is_not_newer(make_vllm, now, spec, new
     before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"), "one", "")
     kept = revisions.manifest(cr, before) | {"revision": 1}
     live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], "")
-    plan = updates.plan(cr, live, Images("own:2", "vllm:2"), now)
+    plan = updates.plan(cr, live, Images("own:2", "vllm:2"), now, maker=ME)
     assert plan.images == before.images
     assert set(plan.newer) == newer
 
@@ -76,10 +77,12 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
     """A field that the digest of inputs forgets freezes no pod."""
     cr, own = make_vllm(), Images("own:1")
 
-    def look(kept, images=own):
+    def look(kept, images=own, maker=ME):
         found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
         live = Snapshot(found, [], "")
-        return lambda made: updates.choose(cr, "decode", made, live, updates.plan(cr, live, images, now))
+        return lambda made: updates.choose(
+            cr, "decode", made, live, updates.plan(cr, live, images, now, maker=maker)
+        )
 
     def made(number):
         return {"metadata": {"labels": {"a": str(number)}}}
@@ -94,7 +97,24 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
         first.inputs,
     )
     assert look([first, second])(made(2)) == second
-    assert look([first, second], Images("own:2"))(made(3)) == second, "another release may make others"
+    other = look([first, second], Images("own:2"), "another build")
+    assert other(made(3)) == second, "another release may make others"
+    assert look([first, second], maker="another build")(made(3)) == second, "also under the same tag"
+
+
+def test_a_build_is_known_by_its_code(tmp_path):
+    def digest(**modules):
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        for name, code in modules.items():
+            path = folder / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(code)
+        return build.digest([folder])
+
+    assert digest(a="1", b="2") == digest(b="2", a="1")
+    assert len({digest(a="1", b="2"), digest(a="1", b="3"), digest(a="1", c="2"), digest(a="12", b="")}) == 4
+    assert build.identity("own:1") == build.identity("own:1")
+    assert build.identity("own:1") != build.identity("own:2")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +134,7 @@ def test_a_damaged_revision_is_none(make_vllm, now, data):
     whole = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1"), "one", "")
     damaged = revisions.manifest(cr, whole) | {"data": data}
     live = Snapshot({(revisions.KIND, "x-decode-1"): damaged}, [], "")
-    assert updates.plan(cr, live, Images("own:2"), now).found["decode"] == []
+    assert updates.plan(cr, live, Images("own:2"), now, maker=ME).found["decode"] == []
 
 
 def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
@@ -210,21 +230,21 @@ OLD, NEW = ("own:1", "vllm:1"), ("own:2", "vllm:2")
 def test_images_that_run_are_those_of_what_runs_not_of_what_has_failed(make_vllm, now):
     cr, own = make_vllm(), Images("own:3", "vllm:3")
     worked, failed = revision(1, OLD), revision(2, NEW, failed="2026-11-20T00:00:00Z")
-    assert updates.plan(cr, seen(cr, [worked, failed], worked), own, now).images == worked.images
-    assert updates.plan(cr, seen(cr, [worked, failed]), own, now).images == worked.images
-    assert updates.plan(cr, seen(cr, [worked, failed], failed), own, now).images == failed.images
+    assert updates.plan(cr, seen(cr, [worked, failed], worked), own, now, maker=ME).images == worked.images
+    assert updates.plan(cr, seen(cr, [worked, failed]), own, now, maker=ME).images == worked.images
+    assert updates.plan(cr, seen(cr, [worked, failed], failed), own, now, maker=ME).images == failed.images
 
 
 def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_worked_last(make_vllm, now):
     cr, own = make_vllm(), Images("own:3", "vllm:3")
     ran = revision(1, OLD)._replace(completed="2026-11-20T00:00:00Z")
     undone = revision(2, NEW)._replace(completed="2026-11-19T00:00:00Z")
-    assert updates.plan(cr, seen(cr, [ran, undone]), own, now).images == ran.images
+    assert updates.plan(cr, seen(cr, [ran, undone]), own, now, maker=ME).images == ran.images
     other = undone._replace(name="x-prefill-2", role="prefill")
     head = meta.manifest("apps/v1", "Deployment", cr, "x-prefill", "prefill")
     live = seen(cr, [ran, undone, other])
     live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other, None, now)
-    assert updates.plan(cr, live, own, now).images == other.images
+    assert updates.plan(cr, live, own, now, maker=ME).images == other.images
 
 
 @pytest.mark.parametrize(
@@ -243,7 +263,7 @@ def test_images_that_failed_for_decode_in_a_maintenance_window_roll_no_other_rol
     cr = make_vllm(update=update, refit={"drift": {"maintenanceWindow": window}})
     digest = inputs or revisions.inputs(cr, "decode")
     ran, failed = revision(1, OLD), revision(2, NEW, inputs=digest, failed="2026-11-20T00:00:00Z")
-    found = updates.plan(cr, seen(cr, [ran, failed], ran), Images(*own), now)
+    found = updates.plan(cr, seen(cr, [ran, failed], ran), Images(*own), now, maker=ME)
     assert (found.updates, found.images) == (may_update, Images(*own) if may_update else ran.images)
     assert found.failed == ("" if may_update else failed.name)
 
@@ -257,7 +277,7 @@ def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(mak
         return {"metadata": {"labels": {"release": release}}, "spec": {"containers": containers}}
 
     def chosen(live, release, own):
-        return updates.choose(cr, "decode", made(release), live, updates.plan(cr, live, own, now))
+        return updates.choose(cr, "decode", made(release), live, updates.plan(cr, live, own, now, maker=ME))
 
     ran = chosen(seen(cr, []), "one", images)
     live = seen(cr, [revision(number, NEW) for number in others], ran)
@@ -272,12 +292,12 @@ def test_an_earlier_setting_brings_back_no_earlier_images(make_vllm, now):
     before = revision(1, OLD, inputs=digest)
     runs = revision(2, NEW, inputs="of another setting", maker="two")
     live = seen(cr, [before, runs], runs)
-    known = updates.plan(cr, live, Images(*NEW), now)
+    known = updates.plan(cr, live, Images(*NEW), now, maker=ME)
     made = updates.choose(cr, "decode", {"metadata": {"labels": {}}}, live, known)
     assert (made.images, made.number) == (Images(*NEW), 3)
     same = seen(cr, [revision(1, NEW, inputs=digest), runs], runs)
     kept = updates.choose(
-        cr, "decode", {"metadata": {"labels": {}}}, same, updates.plan(cr, same, Images(*NEW), now)
+        cr, "decode", {"metadata": {"labels": {}}}, same, updates.plan(cr, same, Images(*NEW), now, maker=ME)
     )
     assert kept.number == 1, "what another release has made of it, with the same images"
 
