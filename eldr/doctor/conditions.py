@@ -31,7 +31,8 @@ _REMEDIES = {
     "SpecUnreadable": "upgrade the operator, or change the field that the message names",
     "Suspended": "set refit.suspend to Disabled to have the traffic fitted",
     "RolledBack": "correct the spec as the message says; eldr rollout status has the revisions",
-    "RoutersUnreachable": f"let the operator reach port 9100 of routers, or read their token if they answer 401, see {_PAGE}",
+    "RoutersUnreachable": f"let the operator reach port 9100 of routers, see {_PAGE}",
+    "RouterTokenRefused": "delete the Secret that the message names; the operator creates it again, and no pod restarts",
 }
 _ALSO = {"Progressing": "False", "Degraded": "True"}
 """Conditions of which `eldr status` tells elsewhere, and what is wrong with them."""

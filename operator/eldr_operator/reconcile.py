@@ -37,10 +37,11 @@ from eldr_operator.reporter import Reporter
 from eldr_operator.status import unknown
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.validation import spec
-from eldr_operator.workloads import rbac, rollout, scaling, trouble
+from eldr_operator.workloads import rbac, rollout, scaling, secret, trouble
 from eldr_operator.workloads import reconciler as workloads
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.failures import Failures
+from eldr_operator.workloads.secret import AdminSecrets
 
 _WRITTEN = {
     "NetworkPolicy",
@@ -171,6 +172,7 @@ class Workloads:
             return REST_SECONDS  # all of it was just made: told with what becomes of it
         await common.reporter.workloads(cr, problems, running)
         waits = rollout.seconds_left(live.pods, now) + trouble.seconds_until_stuck(live.pods, now)
+        waits += secret.seconds_until_tried(live)
         if is_written:
             waits.append(REST_SECONDS)
         waits += [
@@ -219,6 +221,8 @@ class Centroids:
         Is told whose routers are to read other sets than before.
     poll_seconds : float
         Between two questions to routers whose answers are used.
+    secrets : AdminSecrets
+        Is told whose routers refuse the operator's token.
     """
 
     def __init__(
@@ -227,13 +231,16 @@ class Centroids:
         locality: Locality,
         polls: Polls,
         wake_workloads: Callable[[Key], None],
+        *,
         poll_seconds: float,
+        secrets: AdminSecrets,
     ) -> None:
         self._common = common
         self._locality = locality
         self._polls = polls
         self._wake_workloads = wake_workloads
         self._poll_seconds = poll_seconds
+        self._secrets = secrets
         self._wanted: dict[Key, frozenset[str]] = {}
 
     def wanted(self, key: Key) -> frozenset[str]:
@@ -250,6 +257,7 @@ class Centroids:
         if body is None:
             common.metrics.forget(*key)
             self._locality.forget(key)
+            self._secrets.forget(key)
             self._wanted.pop(key, None)
             await self._tell_waiting(await self._locality.fits(bodies, common.clock()))
             return None
@@ -279,6 +287,8 @@ class Centroids:
             return None  # the routers' first answer wakes it
         if any(view.refuses_token for view in look.routers):
             await common.cluster.refused(key)
+            self._secrets.refused(key)
+            self._wake_workloads(key)
         wanted = frozenset(look.decision.table.shards)
         if wanted != self.wanted(key):
             self._wanted[key] = wanted

@@ -51,6 +51,7 @@ from eldr_operator.watching import watched
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
+from eldr_operator.workloads.secret import AdminSecrets
 
 logger = logging.getLogger(__name__)
 
@@ -168,14 +169,16 @@ def assembled(
         clock=clock,
     )
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
-    children = Children(applier, Images(settings.image), tokens, outside, build.identity(settings.image))
+    secrets = AdminSecrets(applier, tokens)
+    maker = build.identity(settings.image)
+    children = Children(applier, Images(settings.image), secrets, outside, maker)
     due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic, CENTROIDS_REST_SECONDS)
     polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(
         api=api, polls=polls, applier=applier, recorder=recorder, metrics=metrics, image=settings.image
     )
     poll_seconds = min(POLL_SECONDS, settings.resync_seconds)
-    centroids = Centroids(common, locality, polls, due.wake, poll_seconds)
+    centroids = Centroids(common, locality, polls, due.wake, poll_seconds=poll_seconds, secrets=secrets)
     workloads = Workloads(common, api, children, centroids.wanted)
     controllers = [
         Controller(name, reconcile, kinds, own, queue=queue, metrics=metrics, monotonic=monotonic)

@@ -106,7 +106,7 @@ class App:
             self.control,
             is_ready=self.is_ready,
             is_draining=lambda: self.draining,
-            token=settings.admin_token,
+            token=lambda: self.secrets.admin_token,
         )
         self.clients = Server(
             guard, loop, settings.max_body, Budget(settings.max_bodies),
@@ -150,7 +150,7 @@ class App:
             self.services.tracing.address = self.addresses[0]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
-        peers = Peers(self.services, settings.admin_token, lambda: self._is_leaving)
+        peers = Peers(self.services, lambda: self.secrets.admin_token, lambda: self._is_leaving)
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),

@@ -66,6 +66,11 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
     type=_PATH,
     help="PEM certificates of who signs those of other routers' admin ports, watched.",
 )
+@_option(
+    "--admin-token-file",
+    type=_PATH,
+    help="File of the admin ports' bearer token, watched; in place of ELDR_ADMIN_TOKEN.",
+)
 @_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")
 @_option("--log-mebibytes", type=click.IntRange(1), default=256, help="Bound of the signature log.")
 @_option("--log-hours", type=_POSITIVE, default=168.0, help="Older log segments are dropped.")
@@ -129,7 +134,7 @@ def command(
 ) -> None:
     """Route OpenAI requests: prefill, then the decode engine that fits best.
 
-    The admin port needs a bearer token in ELDR_ADMIN_TOKEN unless it listens on loopback only.
+    The admin port needs a bearer token, in ELDR_ADMIN_TOKEN or --admin-token-file, unless it listens on loopback only.
     SIGTERM drains: /ready answers 503, running requests are finished, then the process ends.
     """
     one_thread()  # thread pools cost more than they save on small products

@@ -36,6 +36,7 @@ class Settings:
     admin_host: str = ""
     admin_port: int = PORT_ADMIN
     admin_token: str = ""
+    admin_token_file: Path | None = None
     api_keys: Path | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
@@ -67,10 +68,10 @@ class Settings:
             )
         if self.source == "kubernetes" and not (self.namespace and self.deployment):
             raise SettingsError("--namespace and --deployment: the kubernetes source needs both")
-        if not self.admin_token and not is_loopback(self.admin):
+        if not self.admin_token and self.admin_token_file is None and not is_loopback(self.admin):
             raise SettingsError(
                 f"--admin-host: {self.admin} is reachable from outside, but ELDR_ADMIN_TOKEN is not set; "
-                "set it, or use --admin-host 127.0.0.1"
+                "set it or --admin-token-file, or use --admin-host 127.0.0.1"
             )
         for what, pair in (
             ("tls", (self.tls_certificate, self.tls_key)),

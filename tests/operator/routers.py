@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import secrets
 import threading
@@ -10,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from eldr import contract
-from tests.support.kube import Kube
+from tests.support.kube import Kube, Refused
 
 
 class RouterState:
@@ -19,7 +20,8 @@ class RouterState:
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
     ``signatures`` counts prefill answers by quality, ``step_time`` is the step-time model it has learned. ``kinds`` come with every look:
     (best similarity, slot, how many requests); ``saving`` is what it has measured. ``told`` lists epoch and policy of the
-    routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy. The token is that of its start.
+    routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy. The token is that of the Secret, or the
+    last one if there is none.
     """
 
     address = ""
@@ -46,6 +48,8 @@ class RouterState:
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if self.is_deaf:
             return 503, b"{}"
+        with contextlib.suppress(Refused):
+            self._token = self._read_token()
         if authorization != f"Bearer {self._token}":
             return 401, b"{}"
         if path == contract.PATH_STATE:
@@ -56,9 +60,6 @@ class RouterState:
 
     def answer_log(self) -> bytes:
         return b""
-
-    def restart(self) -> None:
-        self._token = self._read_token()
 
     def _read_token(self) -> str:
         secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))

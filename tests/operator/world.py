@@ -96,9 +96,9 @@ class World:
             for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name}")
         ]
 
-    def _wait_for(self, secret: str, pod: Object) -> None:
-        """Say what a kubelet says of a container that refers to a Secret which does not exist."""
-        reason = {"reason": "CreateContainerConfigError", "message": f'secret "{secret}" not found'}
+    def _wait_for_volume(self, pod: Object) -> None:
+        """Say what a kubelet says of a container that mounts a Secret which does not exist."""
+        reason = {"reason": "ContainerCreating"}
         (container,) = pod["spec"]["containers"]
         status = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
         waiting = [status | {"ready": False, "state": {"waiting": reason}}]
@@ -117,7 +117,7 @@ class World:
         if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true":
             secret = contract.admin_secret_name(self.name)
             if not self.kube.find("Secret", secret):
-                self._wait_for(secret, pod)
+                self._wait_for_volume(pod)
                 return
             router = self.routers.get(name) or self.router_kind(self.kube, self.name)
             self.routers[name] = router

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from eldr import contract
 from eldr.smoke.request import RequestError
 from eldr.smoke.request import ask as smoke
 from eldr_router.net import handshake
@@ -230,3 +231,23 @@ def test_tls_settings_that_cannot_work(tmp_path):
     for key in (other, tmp_path / "nothing"):
         with pytest.raises(SettingsError, match=r"--tls-certificate .*--tls-key"):
             secrets.Secrets(Settings(workers=workers, tls_certificate=path, tls_key=key))
+
+
+async def test_another_admin_token_is_in_effect_without_a_restart(start, tmp_path, caplog):
+    token = tmp_path / "admin" / "token"
+    token.parent.mkdir()
+    put(token, b"first\n")
+    settings = {"admin_token": "ignored", "admin_token_file": token}
+    async with start("p0", "d0", settings=settings) as router:
+
+        async def state(word: str) -> int:
+            url = f"{router.admin}{contract.PATH_STATE}"
+            return (await router.client.get(url, headers=bearer(word))).status_code
+
+        assert [await state(word) for word in ("first", "ignored")] == [200, 401]
+        put(token, b"second")
+        await until(lambda: router.app.secrets.admin_token == "second", "the token to be read again")
+        assert [await state(word) for word in ("first", "second")] == [401, 200]
+        put(token, b"")
+        await until(lambda: "stays in effect" in caplog.text, "the problem to be logged")
+        assert await state("second") == 200

@@ -23,7 +23,9 @@ Object = dict[str, Any]
 Status = Mapping[str, Any]
 
 _MESSAGE_CHARACTERS = 1024
-_CENTROID_WARNINGS = {"Refused", "AckTimeout", "PinNotFound", "PinNotAccepted", "RoutersUnreachable"}
+_CENTROID_WARNINGS = {
+    *("Refused", "AckTimeout", "PinNotFound", "PinNotAccepted", "RoutersUnreachable", "RouterTokenRefused")
+}
 _HARMS = {"Protective", "PinnedRegresses", "PriorDecays", "Regresses"}
 """Reasons of CentroidsActive while the active set saves less than JSQ would."""
 

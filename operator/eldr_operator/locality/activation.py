@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from eldr import admin_tls, contract
-from eldr_operator import meta
 from eldr_operator.conditions import CENTROIDS_ACTIVE, ROLLED_BACK, Condition
 from eldr_operator.fits.candidates import candidates, is_for_model, pinned
 from eldr_operator.locality.router_view import RouterView
@@ -195,22 +194,20 @@ def _step(
 def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
     remedy = f"let the operator reach port {contract.PORT_ADMIN} of the routers (docs/reference/operator.md, who may reach pods)"
     if any(router.refuses_token for router in routers):
+        name = contract.admin_secret_name(cr.name)
         remedy = (
-            "they have another token than this operator's: a release of another name, or one without operator keys, has made it. Let the"
-            f" operator read it (chart value rbac.readSecrets). If Secret {contract.admin_secret_name(cr.name)} was changed, delete it and restart their"
-            f" pods (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
+            f"Secret {name} has another token than this operator's. Delete it (kubectl delete secret {name} -n {cr.namespace}): "
+            "the operator creates it again, and routers read it within about two minutes, without a restart. "
+            "Or let the operator read it (chart value rbac.readSecrets)"
         )
-    elif (tls := cr.spec.router.admin_tls) and any(router.is_distrusted for router in routers):
+        return _says("Unknown", "RouterTokenRefused", f"{_lacking(routers)}; requests are served; {remedy}")
+    if (tls := cr.spec.router.admin_tls) and any(router.is_distrusted for router in routers):
         remedy = (
             f"Secret {tls.secret_name} needs a certificate for {admin_tls.server_name(cr.name, cr.namespace)}, and"
             f" {admin_tls.AUTHORITY_KEY} of ConfigMap {tls.authority_config_map} the certificate of who signed it"
         )
     text = f"nothing is known of the routers; they go on with what they have: {_lacking(routers)}; {remedy}"
     return _says("Unknown", "RoutersUnreachable", text)
-
-
-def _router_workload(cr: EldrDeployment) -> str:
-    return contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
 
 
 def _condition(

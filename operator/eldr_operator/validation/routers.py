@@ -33,6 +33,7 @@ _REMEDIES: Mapping[str, str] = {
     "--admin-tls-certificate": "remove it: spec.router.adminTLS names the Secret with the certificate",
     "--admin-tls-key": "remove it: spec.router.adminTLS names the Secret with the key",
     "--admin-authority": "remove it: spec.router.adminTLS names the ConfigMap with the authority",
+    "--admin-token-file": "remove it: the operator mounts the Secret with the token",
     "--log-dir": "remove it: fits read the log where the operator's volume is",
     "--log-mebibytes": "remove it: the size of the log is spec.signatures.retentionMebibytes",
     "--log-hours": "remove it: the age of the log is spec.signatures.retentionHours",

@@ -14,7 +14,6 @@ from eldr_operator.conditions import NOT_REFUSED, Refusal
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.snapshot import Snapshot
-from eldr_operator.kube.tokens import Tokens
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, UNAVAILABLE, Unwritten, Writes
 from eldr_operator.workloads import (
@@ -32,6 +31,7 @@ from eldr_operator.workloads import (
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 from eldr_operator.workloads.rollback import Choice
+from eldr_operator.workloads.secret import AdminSecrets
 
 Object = dict[str, Any]
 
@@ -61,8 +61,8 @@ class Children:
     ----------
     images : Images
         Of this operator, where the resource names none.
-    tokens : Tokens
-        Of the routers' admin ports.
+    secrets : AdminSecrets
+        Creates the Secret of the routers' admin ports.
     outside : Outside
         Who reaches pods beside clients.
     maker : str
@@ -70,14 +70,13 @@ class Children:
     """
 
     def __init__(
-        self, applier: Applier, images: Images, tokens: Tokens, outside: Outside, maker: str
+        self, applier: Applier, images: Images, secrets: AdminSecrets, outside: Outside, maker: str
     ) -> None:
         self._maker = maker
         self._applier = applier
         self._images = images
         self._outside = outside
-        self._tokens = tokens
-        self._with_secret: set[str] = set()
+        self._secrets = secrets
         self._slow: dict[str, frozenset[tuple[str, str]]] = {}
 
     async def apply(
@@ -192,7 +191,7 @@ class Children:
         for scaler, status in scaling.statuses(cr, live):
             if fault := await self._tell_scaler(writes, scaler, status):
                 left[fault.kind, fault.name] = fault
-        if fault := await self._ensure_secret(writes, cr, live):
+        if fault := await self._secrets.ensure(writes, cr, live, now):
             left[fault.kind, fault.name] = fault
         if failed := frozenset(key for key, fault in left.items() if fault.reason == UNAVAILABLE):
             self._slow[cr.metadata.uid] = failed
@@ -244,27 +243,11 @@ class Children:
             kind, name, self._applier.apply((cr.namespace, cr.name), manifest, owned, is_memory=is_memory)
         )
 
-    async def _made_secret(self, uid: str, manifest: Object) -> None:
-        if await self._created(manifest):
-            self._with_secret.add(uid)
-        # else it may be that of a deployment that was deleted, and go with it: asked again until a router runs
-
     async def _tell_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:
         kind, metadata = scaler["kind"], scaler["metadata"]
         name = metadata["name"]
         told = self._applier.patch_status(kind, metadata["namespace"], name, metadata["uid"], status)
         return await writes.tried(kind, name, told)
-
-    async def _ensure_secret(self, writes: Writes, cr: EldrDeployment, live: Snapshot) -> Unwritten | None:
-        """Create the Secret of the admin ports where there may be none: it is never read, so pods tell whether it is there."""
-        uid = cr.metadata.uid
-        if not any(map(roles.waits_for_reference, live.pods)) and (
-            uid in self._with_secret or any(map(roles.runs_router, live.pods))
-        ):
-            return None
-        kind, name = "Secret", contract.admin_secret_name(cr.name)
-        manifest = desired.admin_secret(cr, name, self._tokens.of(cr.namespace, cr.name))
-        return await writes.tried(kind, name, self._made_secret(uid, manifest))
 
 
 def _hold_prefill(cr: EldrDeployment, chosen: dict[str, Choice], runs: revisions.Revision | None) -> None:

@@ -196,14 +196,6 @@ def of_role(pods: Iterable[Object], name: str) -> list[Object]:
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def waits_for_reference(pod: Object) -> bool:
-    """Tell whether a container cannot be made because a Secret or ConfigMap is missing."""
-    return any(
-        ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
-        for container in ended.containers(pod)
-    )
-
-
 def runs_router(pod: Object) -> bool:
     """Tell whether a pod holds a router whose container has started."""
     return any(

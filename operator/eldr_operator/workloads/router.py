@@ -15,9 +15,11 @@ MARGIN_SECONDS = 15
 """Between the end of draining and SIGKILL."""
 LOG_DIR = "/var/lib/eldr/siglog"
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
-_TOKEN_SECONDS = 3607
+_TOKEN_SECONDS = 600
+"""The least that Kubernetes takes: a token that the API server refuses is replaced within eight minutes."""
 _KEYS, _TLS, _ADMIN, _AUTHORITY = "api-keys", "tls", "admin-tls", "admin-authority"
-_FOLDERS = {name: f"/etc/eldr/{name}" for name in (_KEYS, _TLS, _ADMIN, _AUTHORITY)}
+_TOKEN = "admin-token"  # noqa: S105 - the name of a volume
+_FOLDERS = {name: f"/etc/eldr/{name}" for name in (_KEYS, _TLS, _ADMIN, _AUTHORITY, _TOKEN)}
 """Where the volumes of what routers ask others for, and show them, are mounted."""
 _PAIR = ("tls.crt", "tls.key")
 _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
@@ -28,9 +30,9 @@ def container(cr: EldrDeployment, image: str) -> Object:
     """Return the router container."""
     spec, log = cr.spec.router, cr.spec.signatures
     scheme, secrets = "HTTPS" if spec.tls_secret else "HTTP", _secrets(cr)
-    # what is wrong with a Secret is then told by the pod's status, and by `eldr doctor`; others' templates stay as they are
-    told = {"terminationMessagePolicy": "FallbackToLogsOnError"} if secrets else {}
-    return told | {
+    # the pod's status, and `eldr doctor`, report what is wrong with a Secret
+    return {
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "name": contract.CONTAINER_ROUTER,
         "image": spec.image or image,
         "imagePullPolicy": spec.image_pull_policy,
@@ -47,11 +49,12 @@ def container(cr: EldrDeployment, image: str) -> Object:
             f"--log-mebibytes={log.retention_mebibytes}",
             f"--log-hours={log.retention_hours}",
             f"--drain-seconds={spec.drain_seconds}",
+            f"--admin-token-file={_FOLDERS[_TOKEN]}/{contract.SECRET_TOKEN_KEY}",
             *_options(cr),
             *spec.args,
         ],
         # a variable, as an earlier router would refuse an argument that it does not know
-        "env": pods.environment([_FORWARDED], spec.env, [pods.admin_token(cr.name)]),
+        "env": pods.environment([_FORWARDED], spec.env),
         "ports": [
             {"name": "http", "containerPort": contract.PORT_ROUTER, "protocol": "TCP"},
             {
@@ -83,7 +86,9 @@ def container(cr: EldrDeployment, image: str) -> Object:
 def _secrets(cr: EldrDeployment) -> dict[str, Object]:
     """Return volumes of what others are asked for and shown."""
     spec = cr.spec.router
-    found: dict[str, Object] = {}
+    name = contract.admin_secret_name(cr.name)
+    token = {"secretName": name, "items": _items(contract.SECRET_TOKEN_KEY)}
+    found: dict[str, Object] = {_TOKEN: {"secret": token}}
     if spec.api_keys_secret:
         found[_KEYS] = {"secret": {"secretName": spec.api_keys_secret}}
     if spec.tls_secret:

@@ -49,8 +49,8 @@ class Admin:
     ----------
     is_ready, is_draining : callable
         The process's state.
-    token : str
-        Empty: no token is asked for (the port is then bound to loopback).
+    token : callable
+        Returns the bearer token. Empty: none is asked for (the port is then bound to loopback).
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Admin:
         *,
         is_ready: Callable[[], bool],
         is_draining: Callable[[], bool],
-        token: str,
+        token: Callable[[], str],
     ) -> None:
         self._services = services
         self._control = control
         self._is_ready = is_ready
         self._is_draining = is_draining
-        self._token = token.encode()
+        self._token = token
 
     def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
@@ -94,11 +94,12 @@ class Admin:
             raise RouterError(404, f"{request.path} is not an admin path", "not_found")
 
     def _authorize(self, request: Request) -> None:
-        if not self._token:
+        token = self._token().encode()
+        if not token:
             return
-        bearer = hmac.compare_digest(request.get(b"authorization") or b"", b"Bearer " + self._token)
+        bearer = hmac.compare_digest(request.get(b"authorization") or b"", b"Bearer " + token)
         # both are compared, whatever the first one said: time tells nothing
-        alone = hmac.compare_digest(request.get(_TOKEN) or b"", self._token)
+        alone = hmac.compare_digest(request.get(_TOKEN) or b"", token)
         if not bearer and not alone:
             raise RouterError(401, "the admin port needs 'authorization: Bearer <token>'", "unauthorized")
 

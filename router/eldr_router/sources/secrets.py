@@ -1,4 +1,4 @@
-"""API keys, certificates and authorities in files, as of mounted Secrets: read at the start, and again when they change."""
+"""API keys, certificates, authorities and the admin token in files, as of mounted Secrets: read at the start, and again when they change."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ class Secrets:
     ----------
     keys : tuple of bytes or None
         SHA-256 digests of the API keys; None: clients need none.
+    admin_token : str
+        Of the admin ports of this router and the others; empty: none is asked for.
     tls, admin_tls : ssl.SSLContext or None
         For clients, and for the admin port; None: it speaks plain HTTP.
     trust : ssl.SSLContext
@@ -69,6 +71,9 @@ class Secrets:
         self.keys: tuple[bytes, ...] | None = None
         self.trust = admin_tls.unverified()
         self._watched: list[_Watched] = []
+        self.admin_token = settings.admin_token
+        if settings.admin_token_file is not None:
+            self._watched.append(_Watched(settings.admin_token_file.parent, self._read_token))
         if settings.api_keys is not None:
             self._watched.append(_Watched(settings.api_keys, self._read_keys))
         self.tls = self._shown("tls", settings.tls_certificate, settings.tls_key)
@@ -99,6 +104,14 @@ class Secrets:
     def _read_keys(self) -> None:
         assert self._settings.api_keys is not None  # noqa: S101 - else it is not watched
         self.keys = read_keys(self._settings.api_keys)
+
+    def _read_token(self) -> None:
+        assert self._settings.admin_token_file is not None  # noqa: S101 - else it is not watched
+        option = "--admin-token-file"
+        try:
+            self.admin_token = _read_key(self._settings.admin_token_file, option).decode()
+        except OSError as error:
+            raise SettingsError(f"{option}: {error}") from None
 
     def _read_authority(self) -> None:
         assert self._settings.admin_authority is not None  # noqa: S101 - else it is not watched
@@ -140,12 +153,12 @@ def read_keys(folder: Path) -> tuple[bytes, ...]:
     return digests
 
 
-def _read_key(path: Path) -> bytes:
+def _read_key(path: Path, option: str = "--api-keys") -> bytes:
     with path.open("rb") as file:
         key = file.read(_MOST_BYTES + 1).strip()
     if not key or len(key) > _MOST_BYTES or not all(0x21 <= byte < 0x7F for byte in key):
         wanted = f"one key of 1 to {_MOST_BYTES} printable ASCII characters without spaces"
-        raise SettingsError(f"--api-keys: {shown(path.name)} must hold {wanted}")
+        raise SettingsError(f"{option}: {shown(path.name)} must hold {wanted}")
     return key
 
 

@@ -33,18 +33,18 @@ class Peers:
     ----------
     services : Services
         Its registry's shares know who the others are, and get what they answer.
-    token : str
-        Bearer token of their admin ports.
+    token : callable
+        Returns the bearer token of their admin ports; empty for none.
     is_leaving : callable
         Whether this router takes no requests any more.
     """
 
-    def __init__(self, services: Services, token: str, is_leaving: Callable[[], bool]) -> None:
+    def __init__(self, services: Services, token: Callable[[], str], is_leaving: Callable[[], bool]) -> None:
         self._services = services
         self._shares = services.registry.shares
         self._is_leaving = is_leaving
         self._tables = Tables(services.placer.locality)
-        self._authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._token = token
 
     async def run(self) -> None:
         """Ask for ever: one task per peer, so that a slow one delays nobody."""
@@ -128,6 +128,7 @@ class Peers:
 
     async def _fetch(self, address: Address, path: str) -> tuple[int, bytes]:
         """Get a path of another router's admin port."""
-        pool, headers = self._services.pool, self._authorization
+        pool, token = self._services.pool, self._token()
+        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         answer = await fetch(pool, address, path, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER)
         return answer.status, answer.body

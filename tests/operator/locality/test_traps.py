@@ -158,17 +158,27 @@ def test_routers_out_of_reach_are_told_of(world):
     world.condition("CentroidsActive", status="False", reason="LearnedPrior")
 
 
-@pytest.mark.costly
-@pytest.mark.timeout(600)
-def test_routers_with_a_token_of_their_own_are_told_of_and_asked_once_their_secret_may_be_read(world):
-    """So are those that an earlier release started: it drew a token at random."""
+def give_another_token(world):
+    """Let routers have a token that is not the operator's, as after another release, or another key."""
     world.up(centroids={"ackTimeoutSeconds": 1})
     name = contract.admin_secret_name("x")
     world.kube.merge("Secret", name, {"stringData": {contract.SECRET_TOKEN_KEY: "drawn"}})
-    router(world).restart()
-    condition = world.condition("CentroidsActive", status="Unknown", reason="RoutersUnreachable")
-    assert "rbac.readSecrets" in condition["message"]
-    assert "kubectl rollout restart deployment/x-prefill" in condition["message"]
+    return world.condition("CentroidsActive", status="Unknown", reason="RouterTokenRefused")["message"]
+
+
+def test_routers_with_another_token_are_asked_again_once_their_secret_is_deleted_and_restart_no_pod(world):
+    message = give_another_token(world)
+    assert f"kubectl delete secret x-admin -n {world.kube.namespace}" in message
+    pods = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
+    world.kube.delete("Secret", "x-admin")
+    world.condition("CentroidsActive", status="False", reason="LearnedPrior")
+    assert pods == {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
+
+
+@pytest.mark.costly
+@pytest.mark.timeout(600)
+def test_routers_with_another_token_are_asked_once_their_secret_may_be_read(world):
+    assert "rbac.readSecrets" in give_another_token(world)
     rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
     world.kube.create("Role", {"name": "read-secrets"}, rules=rules)
     account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM}

@@ -275,26 +275,32 @@ def test_suspended_bootstrap_says_what_to_do(make_cr, now):
 
 
 @pytest.mark.parametrize(
-    ("view", "placement", "remedy"),
+    ("view", "reason", "remedy"),
     [
-        ({"problem": "does not answer (ConnectTimeout)"}, "Sidecar", "reach port 9100 of the routers"),
-        ({"problem": "answers 401", "refuses_token": True}, "Sidecar", "deployment/x-prefill"),
-        ({"problem": "answers 401", "refuses_token": True}, "Deployment", "deployment/x-router"),
+        (
+            {"problem": "does not answer (ConnectTimeout)"},
+            "RoutersUnreachable",
+            "reach port 9100 of the routers",
+        ),
+        (
+            {"problem": "answers 401", "refuses_token": True},
+            "RouterTokenRefused",
+            "kubectl delete secret x-admin -n ns",
+        ),
     ],
 )
-def test_routers_out_of_reach_are_told_of(make_cr, make_fit, make_set, now, ago, view, placement, remedy):
-    views = [RouterView(RouterPod("r0", "127.0.0.1", None), **view)]
-    cr = make_cr(router={"placement": placement})
+def test_routers_out_of_reach_are_told_of(make_cr, make_fit, make_set, now, ago, view, reason, remedy):
+    views, cr = [RouterView(RouterPod("r0", "127.0.0.1", None), **view)], make_cr()
     table = Table(epoch=1, active=make_set("a"), activated_at=ago(5000))
     for known in (Table(), table):
         decision = decide(
             cr, [make_fit("a")] * bool(known.active), known, views, now, unreached_since=ago(30)
         )
-        assert (decision.table, verdict(decision)) == (known, ("Unknown", "RoutersUnreachable"))
+        assert (decision.table, verdict(decision)) == (known, ("Unknown", reason))
         assert f"router r0 ({view['problem']})" in decision.condition.message
         assert remedy in decision.condition.message
         early = decide(cr, [], known, views, now, unreached_since=ago(29))
-        assert early.condition.reason != "RoutersUnreachable"
+        assert early.condition.reason != reason
 
 
 @pytest.mark.parametrize(
