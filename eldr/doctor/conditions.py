@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from eldr import contract
 from eldr.doctor.facts import OPERATOR_REMEDY, Facts, Finding, Said
 from eldr.status import hold
 from eldr.status.fields import inside, objects, text
@@ -14,6 +15,8 @@ _SYMPTOMS = frozenset(
     | {"ProgressDeadlineExceeded", "RoutersUnreachable"}
 )
 """Reasons that say what does not work, not why."""
+_AUTOSCALER = "kube-controller-manager"
+"""As whom a HorizontalPodAutoscaler sets replicas."""
 _PAGE = "docs/reference/conditions.md"
 _REMEDIES = {
     "ImagePull": "correct engine.image or router.image; pull Secrets go through podTemplate.spec.imagePullSecrets",
@@ -76,8 +79,23 @@ def look(facts: Facts, now: datetime) -> Said:
             is_symptom=reason in _SYMPTOMS,
         )
     yield from _comparison(facts, now)
+    yield from _replicas(facts)
     if ready is None and status:
         yield Finding("condition Ready", "there is none", OPERATOR_REMEDY)
+
+
+def _replicas(facts: Facts) -> Said:
+    """Say which replicas of the spec have no effect because a person has set others; an autoscaler is meant to."""
+    for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE):
+        state = inside(facts.deployment, "status", role)
+        by, asked, desired = text(state, "scaledBy"), state.get("specReplicas"), state.get("desired")
+        if by and by != _AUTOSCALER and asked is not None and asked != desired:
+            scaler = f"{facts.name}-{role}"
+            yield Finding(
+                f"spec.{role}.replicas",
+                f"{asked} is ignored: {by} has set {desired} on EldrScaler {scaler}",
+                f"to hand the replicas back to the spec, kubectl delete eldrscaler {scaler}",
+            )
 
 
 def _comparison(facts: Facts, now: datetime) -> Said:

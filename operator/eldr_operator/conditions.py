@@ -23,6 +23,8 @@ BLOCKED = "Blocked"
 REGRESSES = "Regresses"
 """Of an EldrFit: whether its set harmed when it was active last."""
 
+SYMPTOMS = {"PodsNotReady", "RolloutInProgress", "RolloutPaused"}
+"""Reasons of a role that say what is missing, not why."""
 NO_SET = "none"
 """In ``status.history`` in place of a fit, where a set was taken out of use and no other serves."""
 ROLLED_BACK = "RolledBack"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eldr_operator.conditions import Condition
+from eldr_operator.conditions import SYMPTOMS, Condition
 
-_SYMPTOMS = {"PodsNotReady", "RolloutInProgress", "RolloutPaused"}
-"""Reasons of a role that say what is missing, not why."""
 _DEADLINE = "ProgressDeadlineExceeded"
 
 
@@ -30,7 +28,7 @@ def summed_up(
     first = min(amiss, key=lambda found: found.status, default=None)  # False before Unknown
     if first is None or (first.reason != _DEADLINE and first not in (available, *roles)):
         return first
-    cause = next((found for found in roles if found.status != "True" and found.reason not in _SYMPTOMS), None)
+    cause = next((found for found in roles if found.status != "True" and found.reason not in SYMPTOMS), None)
     if cause is None or cause == first:
         return first
     return cause._replace(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from eldr import contract
@@ -149,6 +149,7 @@ class Workloads:
     async def _pass(self, cr: EldrDeployment) -> float | None:
         common, key, now = self._common, (cr.namespace, cr.name), self._common.clock()
         live = common.cluster.look(cr)
+        ignored = scaling.spec_replicas(cr, live)
         cr = scaling.scaled(cr, live)
         problems = spec.problems(cr)
         routing = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
@@ -166,6 +167,7 @@ class Workloads:
             has_fits=bool(common.cache.of_deployment(contract.KIND_FIT, cr.namespace, cr.name)),
             now=now,
         )
+        running = replace(running, spec_replicas=ignored)
         await common.recorder.undone(cr, common.applier.take_undone(key), now)
         is_written = common.applier.take_written(key)
         if not live.of_kind("ServiceAccount") and not running.unwritten:

@@ -16,7 +16,7 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.readiness import summed_up
 from eldr_operator.unwritten import REFUSED
-from eldr_operator.workloads import rollback
+from eldr_operator.workloads import rollback, scaling
 from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
@@ -67,6 +67,8 @@ def _role(running: Workloads, name: str) -> Object:
     role = running.roles[name]
     made = {"desired": role.desired, "ready": role.ready, "summary": f"{role.ready}/{role.desired}"}
     by = running.scaled_by.get(name)
+    ignored = running.spec_replicas.get(name)
+    made |= {"specReplicas": ignored} if ignored is not None else {}
     return made | _revision(running, name) | ({"scaledBy": by} if by else {})
 
 
@@ -187,8 +189,22 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
         text = "; ".join(
             f"{_of(role)}: ordinals below {role.kept} keep the template that they have" for role in kept
         )
-        return Condition("Progressing", "True", "RolloutComplete", text)
-    return Condition("Progressing", "True", "RolloutComplete", "all pods run the newest template")
+        return Condition("Progressing", "True", "RolloutComplete", text + _ignored(running))
+    return Condition(
+        "Progressing", "True", "RolloutComplete", f"all pods run the newest template{_ignored(running)}"
+    )
+
+
+def _ignored(running: Workloads) -> str:
+    """Return which replicas of the spec have no effect because a person has set others; where an autoscaler has, that is meant."""
+    texts = [
+        f"; spec.{role}.replicas {replicas} is ignored: {by} has set {running.roles[role].desired} on the EldrScaler, "
+        "delete that to hand them back"
+        for role, replicas in running.spec_replicas.items()
+        if (by := running.scaled_by.get(role)) != scaling.AUTOSCALER
+        and replicas != running.roles[role].desired
+    ]
+    return "".join(texts)
 
 
 def _degraded(running: Workloads) -> Condition:

@@ -11,7 +11,7 @@ from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.simulated.changes import SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 
-MOST = 20
+MOST = 21
 
 
 @pytest.fixture

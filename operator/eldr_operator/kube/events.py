@@ -16,6 +16,7 @@ from eldr_operator.conditions import (
     ROLLED_BACK,
     SIGNATURES_REPORTED,
     SUCCEEDED,
+    SYMPTOMS,
 )
 from eldr_operator.models import EldrDeployment, EldrFit
 
@@ -30,6 +31,7 @@ _HARMS = {"Protective", "PinnedRegresses", "PriorDecays", "Regresses"}
 """Reasons of CentroidsActive while the active set saves less than JSQ would."""
 
 
+_ROLES = {"PrefillReady", "DecodeReady", "RouterReady"}
 _SAID_ANEW = {"ConfigValid": "False", "Ready": "Unknown"}
 """Statuses of which each other message is an Event."""
 
@@ -46,7 +48,13 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
     """Return what happened to a deployment between two statuses."""
     old, new = _conditions(before), _conditions(after)
     known = {entry["epoch"] for entry in before.get("history", ())}
-    found = [_activation(entry) for entry in after.get("history", ()) if entry["epoch"] not in known]
+    found = []
+    if "model" in after and "model" not in before:
+        found.append(Event("Normal", "Created", f"its workloads were created; model {after['model']}"))
+    found += [_activation(entry) for entry in after.get("history", ()) if entry["epoch"] not in known]
+    found += _of_policy(before.get("router") or {}, after.get("router") or {})
+    for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE, contract.ROLE_ROUTER):
+        found += _of_role(role, before.get(role) or {}, after.get(role) or {})
     for kind, condition in new.items():
         was = old.get(kind, {})
         turned = was.get("status") != condition["status"]
@@ -83,7 +91,50 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
             found.append(Event(level, f"Model{condition['reason']}", condition["message"]))
         elif kind == SIGNATURES_REPORTED and turned and condition["status"] == "False":
             found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
+        elif (
+            kind in _ROLES
+            and condition["status"] == "False"
+            and condition["reason"] not in {was.get("reason"), *SYMPTOMS}
+        ):
+            found.append(Event("Warning", condition["reason"], condition["message"]))
+    return [*dict.fromkeys(found)]  # routers beside prefill engines share their cause
+
+
+def _of_policy(before: Status, after: Status) -> list[Event]:
+    """Return a change of the policy that routers use; while they differ, it is not over."""
+    was, now = before.get("policyInEffect", ""), after.get("policyInEffect", "")
+    if not was or not now or was == now or "," in now:
+        return []
+    return [Event("Normal", "PolicyChanged", f"routers place with {now}; before: {was}")]
+
+
+def _of_role(role: str, before: Status, after: Status) -> list[Event]:
+    """Return changes of a role's revision and replicas."""
+    found = []
+    was, now = before.get("revision"), after.get("revision")
+    if was and now and was != now:
+        found.append(Event("Normal", "RolloutStarted", f"{role}: pods go from revision {was} to {now}"))
+    has_pods = role != contract.ROLE_ROUTER or now  # routers beside prefill engines have no pods of their own
+    if before and after and has_pods and before.get("desired") != after.get("desired"):
+        by = after.get("scaledBy", "the EldrDeployment")
+        text = f"{role}: from {before.get('desired')} to {after.get('desired')} replicas, by {by}"
+        found.append(Event("Normal", "Scaled", text))
+    asked = before.get("specReplicas"), after.get("specReplicas")
+    if None not in asked and asked[0] != asked[1]:
+        text = (
+            f"spec.{role}.replicas {asked[1]} is ignored: {after.get('scaledBy')} has set {after.get('desired')} on the EldrScaler; "
+            "to hand the replicas back to the spec, delete the EldrScaler"
+        )
+        found.append(Event("Warning", "SpecReplicasIgnored", text))
     return found
+
+
+def completed(status: Status) -> Event | None:
+    """Return the event of a rollout that is over; None while it is not."""
+    progressing = _conditions(status).get("Progressing", {})
+    if progressing.get("reason") != "RolloutComplete":
+        return None
+    return Event("Normal", "RolloutCompleted", progressing["message"])
 
 
 def _activation(entry: Mapping[str, Any]) -> Event:

@@ -25,10 +25,17 @@ class Recorder:
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
         self._undone = Repeats()
+        self._rolling: set[str] = set()
 
     async def deployment(self, cr: EldrDeployment, status: Object, now: datetime) -> None:
         """Write a deployment's status, and an Event for each change of state."""
-        await self._write(contract.KIND_DEPLOYMENT, cr, status, events.of_deployment(cr.status, status), now)
+        happened = events.of_deployment(cr.status, status)
+        if any(event.reason in {"Created", "RolloutStarted"} for event in happened):
+            self._rolling.add(cr.metadata.uid)
+        if cr.metadata.uid in self._rolling and (completed := events.completed(status)):
+            self._rolling.discard(cr.metadata.uid)
+            happened.append(completed)
+        await self._write(contract.KIND_DEPLOYMENT, cr, status, happened, now)
 
     async def fit(self, fit: EldrFit, status: Object, now: datetime) -> None:
         """Write a fit's status, and an Event for each change of state."""

@@ -98,6 +98,8 @@ class Workloads:
         Which engines run different images by one name; empty if none do.
     scaled_by : mapping
         Role to who set its replicas, where that is not the spec.
+    spec_replicas : mapping
+        Role to the replicas of the spec that have no effect, for the same roles.
     model : Condition or None
         How far the download of the model is; None where nothing is downloaded.
     """
@@ -111,6 +113,7 @@ class Workloads:
     unpaired: Sequence[str] = ()
     mixed_images: str = ""
     scaled_by: Mapping[str, str] = field(default_factory=dict)
+    spec_replicas: Mapping[str, int] = field(default_factory=dict)
     model: Condition | None = None
 
     @property

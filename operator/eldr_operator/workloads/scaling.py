@@ -22,12 +22,19 @@ from eldr_operator.models import EldrDeployment
 Object = dict[str, Any]
 
 ANNOTATION_REPLICAS = f"{contract.GROUP}/replicas"
+AUTOSCALER = "kube-controller-manager"
+"""As whom a HorizontalPodAutoscaler sets replicas, that of KEDA included."""
 _WORKLOADS = {contract.ROLE_PREFILL: "Deployment", contract.ROLE_DECODE: "StatefulSet"}
 
 
 def set_by(cr: EldrDeployment, live: Snapshot) -> dict[str, str]:
     """Return the roles whose replicas are not the operator's, and who set them, for example ``kube-controller-manager``."""
     return {role: _manager(scaler) for role, scaler in _theirs(cr, live).items()}
+
+
+def spec_replicas(cr: EldrDeployment, live: Snapshot) -> dict[str, int]:
+    """Return the replicas of the spec that have no effect, by role, because somebody else has set them."""
+    return {role: getattr(cr.spec, role).replicas for role in _theirs(cr, live)}
 
 
 def scaled(cr: EldrDeployment, live: Snapshot) -> EldrDeployment:

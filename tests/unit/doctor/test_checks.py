@@ -537,3 +537,14 @@ def test_a_failed_pod_is_none_behind_the_service():
     behind = [pod("prefill"), evicted(1, "prefill")]
     behind[0]["status"]["conditions"][0]["status"] = "False"
     says(routers.look(facts(pods=tuple(behind), routers=())), ("none of the 1 pods behind it is ready",))
+
+
+@pytest.mark.parametrize(
+    ("by", "asked", "is_said"),
+    [("kubectl", 3, True), ("kubectl", 2, False), ("kube-controller-manager", 3, False), ("", None, False)],
+)
+def test_replicas_of_the_spec_that_a_person_has_overridden(by, asked, is_said):
+    scaled = deployment()
+    scaled["status"]["decode"] |= {"scaledBy": by, "specReplicas": asked} if by else {}
+    words = ("spec.decode.replicas: 3 is ignored: kubectl has set 2", "kubectl delete eldrscaler x-decode")
+    says(conditions.look(facts(deployment=scaled), NOW), *[words] * is_said)

@@ -277,7 +277,7 @@ def transition_times(status):
 
 def test_events_only_for_changes(make_cr, make_set, seen, now):
     first = seen.status(make_cr(), now)
-    assert [event.reason for event in events.of_deployment({}, first)] == ["Ready"]
+    assert [event.reason for event in events.of_deployment({}, first)] == ["Created", "Ready"]
     assert events.of_deployment(first, first) == []
     table = Table(epoch=1, active=make_set("f"), activated_at=now, reason="Accepted")
     second = seen.with_table(table).status(make_cr(first), now)
@@ -423,3 +423,75 @@ def test_the_first_download_is_why_nothing_is_ready(make_cr, seen, now):
 
 def test_a_failed_pod_is_no_router_whatever_its_containers_say():
     assert ready_routers([pod("a", phase="Failed"), pod("b", phase="Running")])[0].name == "b"
+
+
+CRASHED = Condition("", "False", "CrashLoop", "container engine of pod x-0: CrashLoopBackOff")
+
+
+def happened(before, after):
+    return [(event.type, event.reason) for event in events.of_deployment(before, after)]
+
+
+def test_a_new_deployment_whose_pods_do_not_start_has_events(make_cr, seen, now):
+    pulls = Role("PrefillReady", 2, trouble=CANNOT_PULL)
+    first = seen.but(prefill=pulls, router=replace(pulls, type="RouterReady"), routers=[])
+    made = first.status(make_cr(), now)
+    assert happened({}, made) == [("Normal", "Created"), ("Warning", "ImagePull")], "and not twice"
+    assert happened(made, made) == []
+    refused = Condition("", "False", "PodsRefused", "exceeded quota")
+    after = first.but(decode=Role("DecodeReady", 2, trouble=refused)).status(make_cr(made), now)
+    assert ("Warning", "PodsRefused") in happened(made, after)
+
+
+def test_a_pod_that_starts_slowly_or_crashes_in_a_loop_floods_nothing(make_cr, seen, now):
+    ready = seen.status(make_cr(), now)
+    starts = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(ready), now)
+    assert happened(ready, starts) == [], "it may be a rollout, or a probe that failed once"
+    crashes = seen.but(decode=replace(DECODE, ready=1, trouble=CRASHED)).status(make_cr(starts), now)
+    assert happened(starts, crashes) == [("Warning", "CrashLoop")]
+    other = CRASHED._replace(message="another exit code")
+    again = seen.but(decode=replace(DECODE, ready=1, trouble=other)).status(make_cr(crashes), now)
+    assert happened(crashes, again) == []
+
+
+def test_scaling_and_a_policy_have_events(make_cr, seen, now):
+    first = seen.status(make_cr(), now)
+    more = replace(DECODE, desired=3, ready=3, existing=3, available=3)
+    scaled = seen.but(decode=more, scaled_by={"decode": "keda"}, spec_replicas={"decode": 2})
+    (event,) = events.of_deployment(first, after := scaled.status(make_cr(first), now))
+    assert event == events.Event("Normal", "Scaled", "decode: from 2 to 3 replicas, by keda")
+    asked = scaled.but(spec_replicas={"decode": 5}).status(make_cr(after), now)
+    (event,) = events.of_deployment(after, asked)
+    assert (event.type, event.reason) == ("Warning", "SpecReplicasIgnored")
+    assert "spec.decode.replicas 5 is ignored: keda has set 3" in event.message
+    views = [
+        RouterView(RouterPod(name, "127.0.0.1", None), policy=policy)
+        for name, policy in (("r0", "JSQ"), ("r1", "ELDR"))
+    ]
+    mixed = seen.but(routers=views).status(make_cr(first), now)
+    assert happened(first, mixed) == [], "until all routers have it"
+    changed = seen.but(routers=views[1:]).status(make_cr(mixed), now)
+    assert happened(mixed, changed) == [("Normal", "PolicyChanged")]
+
+
+@pytest.mark.parametrize(
+    ("by", "spec", "is_said"),
+    [("kubectl", 3, True), ("kubectl", 2, False), ("kube-controller-manager", 3, False)],
+)
+def test_replicas_of_the_spec_that_a_person_has_overridden_are_named(make_cr, seen, now, by, spec, is_said):
+    made = seen.but(scaled_by={"decode": by}, spec_replicas={"decode": spec}).status(make_cr(), now)
+    (progressing,) = [each for each in made["conditions"] if each["type"] == "Progressing"]
+    assert (f"spec.decode.replicas {spec} is ignored" in progressing["message"]) == is_said
+    assert made["decode"]["specReplicas"] == spec
+
+
+def test_a_rollout_has_a_beginning_and_an_end(make_cr, seen, now):
+    old = {"decode": revision_of()["decode"]}
+    one = old["decode"].revision._replace(name="x-decode-2")
+    new = {"decode": Choice(one, {one.name: one}, runs=one.name)}
+    before = seen.but(revisions=old).status(make_cr(), now)
+    rolls = seen.but(revisions=new, decode=replace(DECODE, is_current=False)).status(make_cr(before), now)
+    assert happened(before, rolls) == [("Normal", "RolloutStarted")]
+    assert events.completed(rolls) is None
+    over = seen.but(revisions=new).status(make_cr(rolls), now)
+    assert events.completed(over).reason == "RolloutCompleted"
