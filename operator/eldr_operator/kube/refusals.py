@@ -1,8 +1,8 @@
-"""Why the pods of a StatefulSet or Job cannot be created: other than of a Deployment, only Events tell it."""
+"""Why pods of a StatefulSet or Job cannot be created, and why a pod cannot mount its volumes: only Events say so."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,9 @@ Object = Mapping[str, Any]
 _REASON = "FailedCreate"
 _NEW = timedelta(seconds=10)
 """So young a StatefulSet has few pods because its controller is still making them."""
+
+_RETRIED = timedelta(seconds=150)
+"""A kubelet tries a mount again within this time, and reports it again."""
 
 
 def seconds_until_asked(live: Object | None, now: datetime) -> float | None:
@@ -37,6 +40,37 @@ async def of_stateful_set(api: Api, live: Object | None, now: datetime) -> Refus
     return await _told(api, live)
 
 
+async def of_mounts(api: Api, pods: Iterable[Object], now: datetime) -> str:
+    """Return why a pod cannot mount its volumes, as where a Secret is missing; empty where all can, or nothing says why."""
+    for pod in pods:
+        made = clock.read(pod["metadata"].get("creationTimestamp"))
+        if not _waits(pod) or made is None or now - made < _NEW:
+            continue
+        fields = f"involvedObject.uid={pod['metadata']['uid']},reason=FailedMount"
+        found = await _events(api, pod["metadata"]["namespace"], fields)
+        recent = [each for each in found if _is_recent(each, now)]
+        if text := min((str(event.get("message", "")) for event in recent), default=""):
+            return f"pod {pod['metadata']['name']}: {text}"
+        return ""  # the others wait for the same, or for nothing
+    return ""
+
+
+def _waits(pod: Object) -> bool:
+    status = pod.get("status") or {}
+    waiting = [
+        ((each.get("state") or {}).get("waiting") or {}).get("reason")
+        for key in ("initContainerStatuses", "containerStatuses")
+        for each in status.get(key) or ()
+    ]
+    is_starting = status.get("phase", "Pending") == "Pending" and "deletionTimestamp" not in pod["metadata"]
+    return is_starting and bool({"ContainerCreating", "PodInitializing"} & {*waiting})
+
+
+def _is_recent(event: Object, now: datetime) -> bool:
+    at = clock.read(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp"))
+    return at is not None and now - at < _RETRIED
+
+
 async def of_job(api: Api, live: Object | None) -> str:
     """Return why a Job has never had a pod; empty where it has one, or nothing says why."""
     status = (live or {}).get("status") or {}
@@ -51,12 +85,17 @@ def _lacks_pods(live: Object) -> bool:
 
 async def _told(api: Api, live: Object) -> Refusal:
     metadata = live["metadata"]
-    fields = f"involvedObject.uid={metadata['uid']},reason={_REASON}"
-    try:
-        found, _ = await api.list("Event", metadata["namespace"], fields=fields)
-    except OperatorError:
-        # rights of an older chart, or Events that cannot be read: what is not ready is told all the same
-        return NOT_REFUSED
+    found = await _events(
+        api, metadata["namespace"], f"involvedObject.uid={metadata['uid']},reason={_REASON}"
+    )
     since = min(filter(None, (clock.read(event.get("firstTimestamp")) for event in found)), default=None)
     # Each pod has a text of its own; always the same one, or the status would be written again and again.
     return Refusal(min((str(event.get("message", "")) for event in found), default=""), since)
+
+
+async def _events(api: Api, namespace: str, fields: str) -> Sequence[Object]:
+    try:
+        found, _ = await api.list("Event", namespace, fields=fields)
+    except OperatorError:
+        return ()  # what is not ready is reported all the same
+    return found

@@ -9,12 +9,12 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, meta
-from eldr_operator.conditions import NOT_REFUSED, Refusal
+from eldr_operator.conditions import NOT_REFUSED, Condition, Refusal
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
-from eldr_operator.workloads import downloads, kv, roles, rollout, scaling
+from eldr_operator.workloads import downloads, kv, revisions, roles, rollout, scaling
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.revisions import begun_of
 from eldr_operator.workloads.roles import Role, Wanted, Workloads
@@ -81,12 +81,23 @@ async def reconcile(
     )
     unwritten = applied.unwritten
 
+    def cause(role: str) -> Condition | None:
+        for reason, known in (("ContainerConfig", unmounted), ("PodsFailed", failed)):
+            if text := known.get(role):
+                return Condition("", "False", reason, text)
+        return None
+
+    unmounted = {
+        role: await refusals.of_mounts(api, roles.of_role(live.pods, role), now)
+        for role in revisions.WORKLOADS
+    }
+
     def summed(kind: str, role: str, wanted: Wanted) -> Role:
         choice = applied.revisions.get(role)
         if choice is not None and choice.revision is not None:
             wanted = wanted._replace(revision=choice.revision.name)
         pods, refusal = roles.of_role(live.pods, role), refused.get(role, NOT_REFUSED)
-        return roles.role(wanted, workload(kind, role), pods, now, refusal, failed=failed.get(role, ""))
+        return roles.role(wanted, workload(kind, role), pods, now, refusal, cause=cause(role))
 
     wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, cr.spec.prefill.rollout)
     prefill = summed("Deployment", contract.ROLE_PREFILL, wanted)

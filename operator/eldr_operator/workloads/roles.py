@@ -155,7 +155,7 @@ def role(
     now: datetime,
     refusal: Refusal = NOT_REFUSED,
     *,
-    failed: str = "",
+    cause: Condition | None = None,
 ) -> Role:
     """Sum up a Deployment or StatefulSet and its pods.
 
@@ -163,8 +163,8 @@ def role(
     ----------
     refusal : Refusal
         Why pods cannot be created, where the workload's own conditions do not tell it; since when in this rollout.
-    failed : str
-        Pods that Kubernetes failed lately; empty for none.
+    cause : Condition or None
+        Why pods are not ready, where they do not show it themselves.
     """
     type_, desired = wanted.type, wanted.replicas
     if workload is None:
@@ -182,9 +182,7 @@ def role(
         existing=status.get("replicas", 0),
         available=min(status.get("availableReplicas", 0), desired),
         is_current=current and status.get("replicas", 0) <= desired,
-        trouble=_refused(type_, workload, refusal)
-        or troubles.of_pods(type_, pods, now)
-        or (Condition(type_, "False", "PodsFailed", failed) if failed else None),
+        trouble=_refused(type_, workload, refusal) or troubles.of_pods(type_, pods, now) or cause,
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),

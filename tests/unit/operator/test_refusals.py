@@ -84,3 +84,55 @@ async def test_a_clock_that_is_behind_keeps_no_refusal_back():
     live = stateful_set({"observedGeneration": 3, "replicas": 1})
     assert await refusals.of_stateful_set(events, live, behind) == TOLD
     assert refusals.seconds_until_asked(live, behind) is None
+
+
+MISSING = 'MountVolume.SetUp failed for volume "api-keys" : secret "clients" not found'
+
+
+class Mounts:
+    """Has Events of pods."""
+
+    def __init__(self, *found):
+        self.found, self.asked = found, []
+
+    async def list(self, kind, namespace, *, fields):
+        assert (kind, namespace) == ("Event", "ns")
+        self.asked.append(fields)
+        return list(self.found), ""
+
+
+def starting(uid="1", *, reason="ContainerCreating", age=11, phase="Pending", **metadata):
+    made = clock.stamp(LATER - timedelta(seconds=age))
+    head = {"name": f"p-{uid}", "namespace": "ns", "uid": uid, "creationTimestamp": made, **metadata}
+    waiting = {"name": "router", "state": {"waiting": {"reason": reason}}}
+    return {"metadata": head, "status": {"phase": phase, "initContainerStatuses": [waiting]}}
+
+
+def mount(message=MISSING, seconds=60):
+    return {"message": message, "lastTimestamp": clock.stamp(LATER - timedelta(seconds=seconds))}
+
+
+async def test_a_volume_that_cannot_be_mounted_is_named():
+    server = Mounts(mount(), mount("Unable to attach or mount volumes"))
+    assert await refusals.of_mounts(server, [starting(), starting("2")], LATER) == f"pod p-1: {MISSING}"
+    assert server.asked == ["involvedObject.uid=1,reason=FailedMount"]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        starting(age=9),
+        starting(reason="ImagePullBackOff"),
+        starting(phase="Running"),
+        starting(phase="Failed"),
+        starting(deletionTimestamp="2026-11-21T11:59:00Z"),
+    ],
+    ids=str,
+)
+async def test_nobody_is_asked_about_a_pod_that_waits_for_something_else(pod):
+    server = Mounts(mount())
+    assert (await refusals.of_mounts(server, [pod], LATER), server.asked) == ("", [])
+
+
+async def test_a_mount_that_has_worked_meanwhile_is_no_cause():
+    assert await refusals.of_mounts(Mounts(mount(seconds=200)), [starting()], LATER) == ""
