@@ -35,6 +35,7 @@ _REMEDIES = {
     "Suspended": "set refit.suspend to Disabled to have the traffic fitted",
     "RolledBack": "correct the spec as the message says; eldr rollout status has the revisions",
     "RoutersUnreachable": f"let the operator reach port 9100 of routers, see {_PAGE}",
+    "RouterUnauthorized": "delete the pods that the message names, or wait up to ten minutes for their next token",
     "RouterTokenRefused": "delete the Secret that the message names; the operator creates it again, and no pod restarts",
 }
 _ALSO = {"Progressing": "False", "Degraded": "True"}

@@ -73,7 +73,7 @@ POLL_WAITING_SECONDS = 0.3
 """Between two questions to routers that load a set."""
 POLL_SECONDS = 5.0
 """Between two questions to routers whose samples and traffic are used, unless resyncs come more often."""
-POLL_REST_SECONDS = 60.0
+POLL_REST_SECONDS = 20.0
 """Between two questions to routers whose policy uses neither."""
 RETRY_SECONDS = 5.0
 """Until a child that could not be written is tried again."""
@@ -312,6 +312,8 @@ class Centroids:
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
         if outcome.look.decision.is_waiting:
             return POLL_WAITING_SECONDS
+        if outcome.look.unauthorized or not outcome.look.can_serve:
+            return self._poll_seconds  # clients wait for what is told next
         in_effect = {view.policy for view in outcome.look.routers} - {""}
         return poll_seconds(cr.spec.router.policy, in_effect, self._poll_seconds)
 

@@ -91,6 +91,8 @@ def _update(running: Workloads) -> Condition:
 
 def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
     roles = [role.condition for role in running.roles.values()]
+    if refused := _unauthorized(outcome):
+        roles[-1] = refused
     config, available = _config(problems, running, outcome), _available(running, outcome)
     model = [running.model] if running.model is not None else []
     progressing = _progressing(running, outcome)
@@ -135,8 +137,30 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
     for name, ready in counts.items():
         if ready == 0:
             reason = "No" + "".join(word.capitalize() for word in name.split())
+            refused = _unauthorized(outcome) if name == "router" else None
+            if refused:
+                return refused._replace(type="Available")
             return Condition("Available", "False", reason, f"no {name} is ready: requests cannot be served")
+    if not outcome.look.can_serve:
+        refused = _unauthorized(outcome)
+        text = "no router reaches a decode engine: requests cannot be served"
+        if refused:
+            return refused._replace(type="Available", message=f"{text}; {refused.message}")
+        return Condition("Available", "False", "NoDecodeEngine", text)
     return Condition("Available", "True", "MinimumReplicasAvailable", "requests can be served")
+
+
+def _unauthorized(outcome: Outcome) -> Condition | None:
+    """Return that the API server refuses routers; None where it does not."""
+    if not (refused := outcome.look.unauthorized):
+        return None
+    names = ", ".join(view.pod.name for view in refused)
+    text = (
+        f"the API server refuses routers {names} ({refused[0].complaint}), so they do not see which engines there are. "
+        f"Delete these pods (kubectl delete pod {refused[0].pod.name}), or wait up to ten minutes for another token. "
+        "With 403, check what keeps their RoleBinding from taking effect"
+    )
+    return Condition("RouterReady", "False", "RouterUnauthorized", text)
 
 
 def _progressing(running: Workloads, outcome: Outcome) -> Condition:

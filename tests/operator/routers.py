@@ -21,7 +21,7 @@ class RouterState:
     ``signatures`` counts prefill answers by quality, ``step_time`` is the step-time model it has learned. ``kinds`` come with every look:
     (best similarity, slot, how many requests); ``saving`` is what it has measured. ``told`` lists epoch and policy of the
     routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy. The token is that of the Secret, or the
-    last one if there is none.
+    last one if there is none. ``problem`` is what it cannot follow, ``decode`` the decode engines that it sees.
     """
 
     address = ""
@@ -39,6 +39,8 @@ class RouterState:
         self.told: list[tuple[int, str]] = []
         self._traffic: dict[str, Any] | None = None
         self.is_deaf = False
+        self.problem: str | None = None
+        self.decode: list[dict[str, Any]] = []
         self._token = self._read_token()
         self._active: dict[str, Any] | None = None
 
@@ -90,8 +92,9 @@ class RouterState:
             "staged": _short(staged if loads else None),
             "refused": refused,
             "samples": self.samples,
+            "problem": self.problem,
             "prefill": [],
-            "decode": [],
+            "decode": self.decode,
             "step_time": self.step_time,
             "traffic": self._count(routing["epoch"]),
             "saving": self.saving,

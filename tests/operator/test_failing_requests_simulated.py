@@ -572,3 +572,23 @@ def test_a_pod_whose_node_is_lost_is_named_once_its_grace_period_is_over():
         assert (
             "on node n is Terminating since" in it.world.kube.condition(KIND, "x", "DecodeReady")["message"]
         )
+
+
+@pytest.mark.parametrize("policy", ["MarginalUnion", "JSQ"])
+def test_available_follows_what_routers_report(policy):
+    with simulated() as it:
+        it.world.up(router={"policy": policy})
+        it.minutes(1)
+        (router,) = it.world.routers.values()
+        router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
+        it.simulation.pass_(28)
+        assert it.told("Ready") == it.told("RouterReady") == ("False", "RouterUnauthorized")
+        assert it.told("Available")[0] == "True"
+        router.decode = [{"name": "x-decode-0", "healthy": False}]
+        it.simulation.pass_(28)
+        assert it.told("Available") == it.told("Ready") == ("False", "RouterUnauthorized")
+        assert "RouterUnauthorized" in it.world.events()
+        router.problem, router.decode = None, [{"name": "x-decode-0", "healthy": True}]
+        it.simulation.pass_(28)
+        assert it.told("Available") == ("True", "MinimumReplicasAvailable")
+        assert it.told("Ready") == ("True", "AllReady")

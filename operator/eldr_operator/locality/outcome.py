@@ -30,6 +30,8 @@ class Look:
         What the table is to become.
     seen, drift, verdict : Observation, State, Verdict
         Of drift: what was seen, what is known of it now, and what follows.
+    unauthorized : sequence of RouterView
+        Routers that the API server refuses, also those that are no longer ready.
     """
 
     routers: Sequence[RouterView]
@@ -38,6 +40,12 @@ class Look:
     seen: Observation
     drift: State
     verdict: Verdict
+    unauthorized: Sequence[RouterView] = ()
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a ready router can send requests to a decode engine; one that does not answer the operator may."""
+        return not self.routers or any(view.serves for view in self.routers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

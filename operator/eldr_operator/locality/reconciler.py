@@ -27,7 +27,7 @@ from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.polls import NOT_YET, Polls
-from eldr_operator.locality.router_view import RouterView, ready_routers
+from eldr_operator.locality.router_view import RouterView, ready_routers, unready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
@@ -87,10 +87,11 @@ class Locality:
         """Decide which set is next by what the routers said last; None before they have been asked."""
         tls = cr.spec.router.admin_tls
         authority = tls.authority_config_map if tls else ""
-        told = self._polls.latest((cr.namespace, cr.name), ready_routers(live.pods), live.token, authority)
+        ready, unready = ready_routers(live.pods), unready_routers(live.pods, now)
+        told = self._polls.latest((cr.namespace, cr.name), [*ready, *unready], live.token, authority)
         if told is None:
             return None
-        views = told.views
+        views = [view for view in told.views if view.pod in ready]
         for view in views:
             if view.odd:
                 text = f"router {view.pod.name} tells {', '.join(view.odd)} that cannot be, taken as unknown; do its version and this operator's match?"
@@ -122,7 +123,8 @@ class Locality:
         )
         for digest in decision.refused:
             drift = block(drift, digest)
-        return Look(views, before, decision, seen, drift, verdict)
+        refused = [view for view in told.views if view.is_unauthorized]
+        return Look(views, before, decision, seen, drift, verdict, refused)
 
     async def reconcile(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +21,10 @@ _MOST_REFUSED = 16
 _MOST_VERSIONS = 4
 _MOST_SILENT = 8
 _LONGEST_ID = 64
+_REFUSES = re.compile(r"(^|; )(pods|routing): 40[13]: ")
+"""In the problem of a router whose token or rights the API server does not accept."""
+_SETTLES_SECONDS = 30.0
+"""That a router may take to become ready; later it is asked why it is not."""
 _FIELDS = frozenset({"policy", "active", "staged", "refused", "samples", "router", "counters"})
 """That a state of any version has."""
 _OBJECTS = ("active", "staged", "counters", "step_time", "traffic", "saving")
@@ -105,6 +110,8 @@ class RouterView:
         Of a median decode engine.
     traffic, saving : Traffic or None, Saving or None
         How requests look to its active set, and what placement saves, as it has measured it lately.
+    serves : bool
+        Whether it can send requests to a decode engine, as far as it says.
     untested, silent : tuple of str
         Versions of decode engines whose plug-in was not tested with them, and names of those that have failed to count.
     refuses_token : bool
@@ -130,6 +137,7 @@ class RouterView:
     step_time: LearnedStepTime | None = None
     traffic: Traffic | None = None
     saving: Saving | None = None
+    serves: bool = True
     untested: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     refuses_token: bool = False
@@ -188,12 +196,18 @@ class RouterView:
             step_time=LearnedStepTime.of(step_time),
             traffic=read_of,
             saving=saves,
+            serves=not decode or any(entry.get("healthy") is not False for entry in decode),
             untested=_names((entry.get("untested") for entry in decode), _MOST_VERSIONS),
             silent=_names((e.get("name") for e in decode if e.get("counting") is False), _MOST_SILENT),
             odd=tuple(
                 sorted(name for name, is_odd in odd.items() if is_odd or objects.get(name, {}) is None)
             ),
         )
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the API server refuses the router, so that what it knows of engines is out of date."""
+        return _REFUSES.search(self.complaint) is not None
 
     def holds(self, wanted: CentroidSet) -> bool:
         """Tell whether the router could switch to a set at once, or has."""
@@ -206,6 +220,20 @@ class RouterView:
 
 def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
     """Return the routers that count for an activation."""
+    return [pod for pod, is_ready in _running(pods) if is_ready]
+
+
+def unready_routers(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[RouterPod]:
+    """Return the routers that have run for a while and are not ready: they may say why."""
+    return [
+        pod
+        for pod, is_ready in _running(pods)
+        if not is_ready and pod.ready_since and (now - pod.ready_since).total_seconds() >= _SETTLES_SECONDS
+    ]
+
+
+def _running(pods: Iterable[Mapping[str, Any]]) -> list[tuple[RouterPod, bool]]:
+    """Return the routers that may answer, and whether each is ready."""
     found = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
@@ -213,11 +241,11 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
         if not is_router or metadata.get("deletionTimestamp") or has_ended(pod):
             continue
         container = _container(status, contract.CONTAINER_ROUTER)
-        if container.get("ready") and status.get("podIP"):
-            started = container.get("state", {}).get("running", {}).get("startedAt")
-            at = clock.read(started)
-            found.append(RouterPod(metadata["name"], status["podIP"], at, admin_tls.is_secure(pod)))
-    return sorted(found, key=lambda router: router.name)
+        if status.get("podIP"):
+            at = clock.read(((container.get("state") or {}).get("running") or {}).get("startedAt"))
+            router = RouterPod(metadata["name"], status["podIP"], at, admin_tls.is_secure(pod))
+            found.append((router, bool(container.get("ready"))))
+    return sorted(found, key=lambda one: one[0].name)
 
 
 def _container(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:

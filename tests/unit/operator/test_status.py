@@ -13,7 +13,7 @@ from eldr_operator.kube import events
 from eldr_operator.locality import activation
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.outcome import Look, Outcome
-from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
+from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers, unready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
 from eldr_operator.unwritten import Unwritten
@@ -495,3 +495,88 @@ def test_a_rollout_has_a_beginning_and_an_end(make_cr, seen, now):
     assert events.completed(rolls) is None
     over = seen.but(revisions=new).status(make_cr(rolls), now)
     assert events.completed(over).reason == "RolloutCompleted"
+
+
+REFUSED_BY_API = "pods: 401: Unauthorized; routing: 401: Unauthorized"
+
+
+def router_view(name="r0", *, started="2026-11-21T11:00:00Z", **state):
+    fields = {"policy": "JSQ", "active": None, "staged": None, "refused": [], "samples": 0, "router": "a"}
+    made = fields | {"counters": {}} | state
+    return RouterView.of(RouterPod(name, "127.0.0.1", None), made)
+
+
+@pytest.mark.parametrize(
+    ("decode", "serves"),
+    [
+        ([], True),
+        ([{"name": "a", "healthy": False}, {"name": "b", "healthy": True}], True),
+        ([{"name": "a", "healthy": False}], False),
+        ([{"name": "a"}], True),
+        ("odd", True),
+    ],
+    ids=str,
+)
+def test_a_router_that_reaches_no_decode_engine_does_not_serve(make_cr, seen, now, decode, serves):
+    view = router_view(decode=decode)
+    assert view.serves == serves
+    found = conditions(seen.but(routers=[view]).status(make_cr(), now))
+    wanted = ("True", "MinimumReplicasAvailable") if serves else ("False", "NoDecodeEngine")
+    assert found["Available"] == wanted
+    assert found["Ready"][0] == wanted[0]
+    both = conditions(seen.but(routers=[view, router_view("r1")]).status(make_cr(), now))
+    assert both["Available"] == ("True", "MinimumReplicasAvailable"), "the other one may"
+
+
+def test_a_router_that_does_not_answer_the_operator_may_serve_clients(make_cr, seen, now):
+    silent = RouterView(RouterPod("r0", "127.0.0.1", None), problem="does not answer")
+    assert conditions(seen.but(routers=[silent]).status(make_cr(), now))["Available"][0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_refused"),
+    [
+        (REFUSED_BY_API, True),
+        ("routing: 403: configmaps is forbidden", True),
+        ("the worker file; pods: 401: Unauthorized", True),
+        ("pods: 500: pods: 401: it is said elsewhere", False),
+        ("pods: the API server cannot be reached", False),
+        ("ConfigMap x-routing is gone", False),
+        (None, False),
+    ],
+)
+def test_a_router_that_the_api_server_refuses_is_not_ready(make_cr, seen, now, problem, is_refused):
+    view = router_view(problem=problem)
+    assert view.is_unauthorized == is_refused
+    made = seen.but(unauthorized=[view] * is_refused).status(make_cr(), now)
+    found = conditions(made)
+    assert (
+        found["RouterReady"][1] == found["Ready"][1] == ("RouterUnauthorized" if is_refused else "AllReady")
+    )
+    assert found["Available"][0] == "True", "while it reaches an engine, clients are served"
+    if is_refused:
+        ready = next(each for each in made["conditions"] if each["type"] == "Ready")
+        assert "kubectl delete pod r0" in ready["message"]
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_while_no_router_serves_because_of_its_token_the_reason_says_so(make_cr, seen, now, is_ready):
+    view = router_view(problem=REFUSED_BY_API, decode=[{"name": "a", "healthy": False}])
+    lost = seen.but(routers=[view] * is_ready, unauthorized=[view])
+    if not is_ready:
+        lost = lost.but(router=Role("RouterReady", 2, existing=2, is_current=True))
+    found = conditions(lost.status(make_cr(), now))
+    assert found["Available"] == ("False", "RouterUnauthorized")
+    assert found["Ready"] == ("False", "RouterUnauthorized")
+
+
+def test_routers_that_have_run_for_a_while_without_being_ready_are_asked(now):
+    started = [
+        pod("a", ready=False),
+        pod("b"),
+        pod("c", ready=False, deleting=True),
+        pod("d", ready=False, phase="Failed"),
+    ]
+    assert [each.name for each in unready_routers(started, now)] == ["a"]
+    early = datetime.fromisoformat("2026-11-21T11:00:29Z")
+    assert unready_routers(started, early) == []
