@@ -290,6 +290,26 @@ def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
     assert len(full.keys()) == 1, full.pods()
 
 
+def test_an_engine_that_is_ready_for_a_moment_and_crashes_stops_the_rollout_at_the_first(full):
+    """Kubernetes' own controllers wait for minReadySeconds, also where pods of a StatefulSet start in parallel."""
+    full.up()
+    full.patch(decode={"env": NEW, "rollout": {"minReadySeconds": 60}})
+    most = 0
+
+    def is_back():
+        nonlocal most
+        full.run_pods()
+        new = [pod for pod in full.lasting("decode") if NEW[0]["name"] in str(pod["spec"])]
+        most = max(most, len(new))
+        for pod in new:
+            if pod["status"].get("phase") == "Running":
+                full.crash(pod)
+        return (full.told("Progressing", "reason"), full.with_new("decode")) == ("RolledBack", (2, 0))
+
+    wait_for(is_back, "the engine back", 120, lambda: full.status)
+    assert most == 1
+
+
 def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
     full.up()
     before = full.keys()
@@ -305,7 +325,7 @@ def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
 
     wait_for(is_back, "both roles to go back", 120, lambda: full.status)
     full.condition("Ready", status="False", reason="RolledBack")
-    assert "no pod got ready with revision x-" in full.told("Progressing")
+    assert "no pod became available with revision x-" in full.told("Progressing")
     assert "RolloutRolledBack" in full.events()
     good = {role: full.status[role]["revision"] for role in ("prefill", "decode")}
     shown = full.rollout("status", "x")

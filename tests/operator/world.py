@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from eldr import contract
+from eldr_operator import clock
 from tests.operator.routers import PretendRouter, RouterState
 from tests.support.kube import Kube, Object, Refused
 
@@ -138,7 +139,7 @@ class World:
                 for container in pod["spec"].get(key, [])
             ]
 
-        since = self.kube.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = clock.stamp(self.kube.now())
         conditions = [
             {"type": kind, "status": "True", "lastTransitionTime": since}
             for kind in ("PodScheduled", "Ready", "ContainersReady")
@@ -152,6 +153,19 @@ class World:
             "initContainerStatuses": containers("initContainers"),
         }
         self._tell(name, status)
+
+    def crash(self, pod: Object) -> None:
+        """End an engine that is ready, and start one that has ended."""
+        status = pod["status"]
+        (engine,) = status["containerStatuses"]
+        is_up = not engine["ready"]
+        now = clock.stamp(self.kube.now())
+        ready = {"type": "Ready", "status": str(is_up), "lastTransitionTime": now}
+        others = [each for each in status["conditions"] if each["type"] != "Ready"]
+        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "CUDA error: unhandled"}}
+        engine = {**engine, "ready": is_up, "restartCount": engine["restartCount"] + (not is_up)}
+        engine["lastState"] = ended
+        self._tell(pod["metadata"]["name"], {"conditions": [*others, ready], "containerStatuses": [engine]})
 
     def up(self, **spec: Any) -> None:
         """Deploy, make everything ready and wait until the operator says so."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from eldr import contract
-from eldr_operator import clock
 from tests.operator.chaos import Changes, changed
 from tests.operator.world import FIT, KIND, World
 from tests.support.kube import Object
@@ -86,24 +85,11 @@ class SimulatedWorld(World):
         super().run_pods()
         for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{contract.LABEL_ROLE}"):
             if _has(pod, CRASHES):
-                self._crash(pod)
+                self.crash(pod)
 
     def _run(self, pod: Object) -> None:
         if not _has(pod, BROKEN):
             super()._run(pod)
-
-    def _crash(self, pod: Object) -> None:
-        """End an engine that is ready, and start one that has ended."""
-        status = pod["status"]
-        (engine,) = status["containerStatuses"]
-        is_up = not engine["ready"]
-        now = clock.stamp(self.kube.now())
-        ready = {"type": "Ready", "status": str(is_up), "lastTransitionTime": now}
-        others = [each for each in status["conditions"] if each["type"] != "Ready"]
-        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "CUDA error: unhandled"}}
-        engine = {**engine, "ready": is_up, "restartCount": engine["restartCount"] + (not is_up)}
-        engine["lastState"] = ended
-        self._tell(pod["metadata"]["name"], {"conditions": [*others, ready], "containerStatuses": [engine]})
 
 
 def _has(pod: Object, value: str) -> bool:
