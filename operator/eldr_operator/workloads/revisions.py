@@ -59,9 +59,9 @@ class Revision(NamedTuple):
     made : str
         Digest of the template as that one made it; what it adopted is another.
     completed : str
-        When all pods were ready with it last, as a time stamp; empty if never.
+        When all pods were available with it last, as a time stamp; empty if never.
     failed : str
-        When it was given up because no pod got ready with it.
+        When it was given up because it failed.
     """
 
     name: str
