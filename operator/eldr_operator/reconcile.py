@@ -68,12 +68,12 @@ WRITTEN_BY_WORKLOADS = WORKLOAD_KINDS - {contract.KIND_FIT, "ControllerRevision"
 WAITING_SECONDS = 1.0
 """Between two passes while routers load a set, whatever they say."""
 TROUBLE_SECONDS = 5.0
-"""Between two passes while a router does not answer."""
+"""Between two passes while a router does not answer, or reports a fault."""
 POLL_WAITING_SECONDS = 0.3
 """Between two questions to routers that load a set."""
 POLL_SECONDS = 5.0
 """Between two questions to routers whose samples and traffic are used, unless resyncs come more often."""
-POLL_REST_SECONDS = 20.0
+POLL_REST_SECONDS = 15.0
 """Between two questions to routers whose policy uses neither."""
 RETRY_SECONDS = 5.0
 """Until a child that could not be written is tried again."""
@@ -312,8 +312,8 @@ class Centroids:
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
         if outcome.look.decision.is_waiting:
             return POLL_WAITING_SECONDS
-        if outcome.look.unauthorized or not outcome.look.can_serve:
-            return self._poll_seconds  # clients wait for what is told next
+        if outcome.look.unauthorized or not all(view.serves for view in outcome.look.routers):
+            return self._poll_seconds  # the condition follows the next answer
         in_effect = {view.policy for view in outcome.look.routers} - {""}
         return poll_seconds(cr.spec.router.policy, in_effect, self._poll_seconds)
 
@@ -334,7 +334,7 @@ def _next_look(outcome: Outcome, now: datetime) -> float | None:
     waits = []
     if outcome.look.decision.is_waiting:
         waits.append(WAITING_SECONDS)
-    if any(view.problem for view in outcome.look.routers):
+    if any(view.problem or view.complaint or not view.serves for view in outcome.look.routers):
         waits.append(TROUBLE_SECONDS)
     if outcome.unwritten:
         waits.append(RETRY_SECONDS)

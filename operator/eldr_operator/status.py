@@ -137,17 +137,19 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
     for name, ready in counts.items():
         if ready == 0:
             reason = "No" + "".join(word.capitalize() for word in name.split())
-            refused = _unauthorized(outcome) if name == "router" else None
-            if refused:
-                return refused._replace(type="Available")
-            return Condition("Available", "False", reason, f"no {name} is ready: requests cannot be served")
+            text = f"no {name} is ready: requests cannot be served"
+            return _unavailable(outcome if name == "router" else None, reason, text)
     if not outcome.look.can_serve:
-        refused = _unauthorized(outcome)
         text = "no router reaches a decode engine: requests cannot be served"
-        if refused:
-            return refused._replace(type="Available", message=f"{text}; {refused.message}")
-        return Condition("Available", "False", "NoDecodeEngine", text)
+        return _unavailable(outcome, "NoDecodeEngine", text)
     return Condition("Available", "True", "MinimumReplicasAvailable", "requests can be served")
+
+
+def _unavailable(outcome: Outcome | None, reason: str, text: str) -> Condition:
+    """Return that requests cannot be served; where the API server refuses routers, that is the reason."""
+    if outcome is not None and (refused := _unauthorized(outcome)):
+        return refused._replace(type="Available", message=f"{text}; {refused.message}")
+    return Condition("Available", "False", reason, text)
 
 
 def _unauthorized(outcome: Outcome) -> Condition | None:

@@ -592,3 +592,31 @@ def test_available_follows_what_routers_report(policy):
         it.simulation.pass_(28)
         assert it.told("Available") == ("True", "MinimumReplicasAvailable")
         assert it.told("Ready") == ("True", "AllReady")
+
+
+def test_engines_that_are_ejected_for_a_moment_and_rights_that_are_new_change_no_condition():
+    with simulated() as it:
+        it.world.up(prefill={"replicas": 2})
+        it.minutes(1)
+        first, second = it.world.routers.values()
+        for router in (first, second):
+            router.decode = [{"name": "x-decode-0", "healthy": False}]
+        it.simulation.pass_(5)
+        second.decode = [{"name": "x-decode-0", "healthy": True}]
+        it.simulation.pass_(15)
+        assert it.told("Available")[0] == "True", "one of them still serves"
+        assert "NoDecodeEngine" not in it.world.events()
+        second.decode = first.decode
+        it.simulation.pass_(20)
+        assert it.told("Available") == ("False", "NoDecodeEngine")
+        it.world.patch(prefill={"env": [{"name": "NEW", "value": "1"}]})
+        it.simulation.pass_(5)
+        known = {*it.world.routers}
+        it.simulation.controllers.step()
+        it.world.run_pods()
+        (young,) = [router for name, router in it.world.routers.items() if name not in known]
+        young.problem = "pods: 403: pods is forbidden"
+        it.simulation.pass_(15)
+        assert it.told("RouterReady")[1] != "RouterUnauthorized"
+        it.simulation.pass_(30)
+        assert it.told("RouterReady") == ("False", "RouterUnauthorized")

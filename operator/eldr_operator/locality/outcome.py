@@ -32,6 +32,8 @@ class Look:
         Of drift: what was seen, what is known of it now, and what follows.
     unauthorized : sequence of RouterView
         Routers that the API server refuses, also those that are no longer ready.
+    can_serve : bool
+        Whether a ready router can send requests to a decode engine, or could a moment ago. One that does not answer the operator may.
     """
 
     routers: Sequence[RouterView]
@@ -41,11 +43,7 @@ class Look:
     drift: State
     verdict: Verdict
     unauthorized: Sequence[RouterView] = ()
-
-    @property
-    def can_serve(self) -> bool:
-        """Whether a ready router can send requests to a decode engine; one that does not answer the operator may."""
-        return not self.routers or any(view.serves for view in self.routers)
+    can_serve: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

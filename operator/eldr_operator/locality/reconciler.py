@@ -39,6 +39,10 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
+_CUT_OFF_SECONDS = 5.0
+"""Engines may all be ejected for a moment; routers that reach none for so long serve nobody."""
+
+
 @dataclass(slots=True)
 class _Seen:
     """What is known of a deployment's routers only while this process lives.
@@ -47,11 +51,14 @@ class _Seen:
     ----------
     unreached : datetime or None
         Since when none has answered.
+    cut_off : datetime or None
+        Since when none has reached a decode engine.
     """
 
     traffic: windows.Gathering | None = None
     signatures: signatures.Window | None = None
     unreached: datetime | None = None
+    cut_off: datetime | None = None
 
 
 class Locality:
@@ -123,8 +130,11 @@ class Locality:
         )
         for digest in decision.refused:
             drift = block(drift, digest)
-        refused = [view for view in told.views if view.is_unauthorized]
-        return Look(views, before, decision, seen, drift, verdict, refused)
+        refused = [view for view in told.views if view.is_unauthorized and view.pod.has_settled(now)]
+        is_cut_off = views and not any(view.serves for view in views)
+        known.cut_off = min(known.cut_off or now, now) if is_cut_off else None
+        can_serve = known.cut_off is None or (now - known.cut_off).total_seconds() < _CUT_OFF_SECONDS
+        return Look(views, before, decision, seen, drift, verdict, refused, can_serve=can_serve)
 
     async def reconcile(
         self,

@@ -24,7 +24,7 @@ _LONGEST_ID = 64
 _REFUSES = re.compile(r"(^|; )(pods|routing): 40[13]: ")
 """In the problem of a router whose token or rights the API server does not accept."""
 _SETTLES_SECONDS = 30.0
-"""That a router may take to become ready; later it is asked why it is not."""
+"""That a router, and its rights, may take at its start; later it is asked why it is not ready."""
 _FIELDS = frozenset({"policy", "active", "staged", "refused", "samples", "router", "counters"})
 """That a state of any version has."""
 _OBJECTS = ("active", "staged", "counters", "step_time", "traffic", "saving")
@@ -38,6 +38,10 @@ class RouterPod:
     address: str
     ready_since: datetime | None
     is_secure: bool = False
+
+    def has_settled(self, now: datetime) -> bool:
+        """Tell whether it has run for so long that what it lacks is a fault."""
+        return self.ready_since is None or (now - self.ready_since).total_seconds() >= _SETTLES_SECONDS
 
 
 class LearnedStepTime(NamedTuple):
@@ -226,9 +230,7 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
 def unready_routers(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[RouterPod]:
     """Return the routers that have run for a while and are not ready: they may say why."""
     return [
-        pod
-        for pod, is_ready in _running(pods)
-        if not is_ready and pod.ready_since and (now - pod.ready_since).total_seconds() >= _SETTLES_SECONDS
+        pod for pod, is_ready in _running(pods) if not is_ready and pod.ready_since and pod.has_settled(now)
     ]
 
 
