@@ -79,8 +79,15 @@ def _revision(running: Workloads, name: str) -> Object:
 
 def _update(running: Workloads) -> Condition:
     plan = running.plan
+    if not plan.newer and plan.kept_back:
+        text = (
+            f"pods of {', '.join(plan.kept_back)} keep the template of another build of the operator, with the same images; "
+            "spec.update Immediate rolls them now"
+        )
+        return Condition(UPDATE_AVAILABLE, "True", "NewerTemplates", text)
     if not plan.newer:
-        return Condition(UPDATE_AVAILABLE, "False", "UpToDate", "pods are made with this operator's images")
+        text = "pods have this operator's images and templates"
+        return Condition(UPDATE_AVAILABLE, "False", "UpToDate", text)
     changes = [f"{now} to {then}" for now, then in plan.newer]
     how = "spec.update Immediate rolls them now"
     if plan.failed:

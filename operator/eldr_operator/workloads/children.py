@@ -129,6 +129,14 @@ class Children:
             for each in wanted
             if (role := revisions.role_of(each))
         }
+        kept_back = tuple(
+            role
+            for each in wanted
+            if (role := revisions.role_of(each))
+            and (one := asked[role])
+            and updates.is_kept_back(one, each["spec"]["template"], plan.maker)
+        )
+        plan = plan._replace(kept_back=kept_back)
         if waits:
             asked |= {role: runs[role] for role in roles.ENGINES}
         untouched = {meta.child_name(cr, role) for role, each in asked.items() if each is None}

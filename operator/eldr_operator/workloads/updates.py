@@ -50,6 +50,8 @@ class Plan(NamedTuple):
         This build of the operator.
     failed : str
         The revision of decode that keeps a maintenance window from updating, as its images have failed in an earlier one.
+    kept_back : tuple of str
+        Roles whose templates another build has made, and this one would make differently.
     """
 
     found: Mapping[str, Sequence[Revision]]
@@ -58,6 +60,7 @@ class Plan(NamedTuple):
     updates: bool
     maker: str
     failed: str = ""
+    kept_back: tuple[str, ...] = ()
 
 
 def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime, *, maker: str) -> Plan:
@@ -112,6 +115,11 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
     name = _name(cr, role, digest, adopted or made, known.images)
     template = adopted or _labelled(made, name)
     return Revision(name, role, _next(found), digest, template, known.images, known.maker, generated)
+
+
+def is_kept_back(chosen: Revision, made: Object, maker: str) -> bool:
+    """Tell whether pods keep a template that this build would make differently; of one that was adopted that is not known."""
+    return bool(chosen.made) and chosen.maker != maker and chosen.made != meta.digest(made)
 
 
 def _used(cr: EldrDeployment, images: Images) -> Images:

@@ -102,6 +102,22 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
     assert look([first, second], maker="another build")(made(3)) == second, "also under the same tag"
 
 
+@pytest.mark.parametrize(
+    ("maker", "made", "is_kept_back"),
+    [
+        ("another build", "another template", True),
+        ("another build", None, False),
+        (ME, "another template", False),
+        ("", "", False),
+    ],
+)
+def test_a_template_that_this_build_would_make_differently_is_kept_back(maker, made, is_kept_back):
+    template = {"metadata": {"labels": {}}}
+    digest = meta.digest(template) if made is None else made
+    chosen = revisions.Revision("x-decode-1", "decode", 1, "", template, Images("own:1"), maker, digest)
+    assert updates.is_kept_back(chosen, template, ME) == is_kept_back
+
+
 def test_a_build_is_known_by_its_code(tmp_path):
     def digest(**modules):
         folder = tmp_path / str(len([*tmp_path.iterdir()]))

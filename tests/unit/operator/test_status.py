@@ -218,6 +218,13 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
             ("True", "RolloutInProgress"),
             ("True", "AllReady"),
         ),
+        ({}, "UpdateAvailable", ("False", "UpToDate"), ("True", "AllReady")),
+        (
+            {"plan": Plan({}, Images("own"), (), updates=False, maker="me", kept_back=("decode",))},
+            "UpdateAvailable",
+            ("True", "NewerTemplates"),
+            ("True", "AllReady"),
+        ),
         ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),
         ({"unpaired": ["x-decode-1"]}, "Degraded", ("True", "NoMatchingPrefill"), ("True", "AllReady")),
         ({"mixed_images": "sha256:1 in a"}, "Degraded", ("True", "MixedImages"), ("True", "AllReady")),
