@@ -136,5 +136,5 @@ def test_a_deleted_secret_is_created_again_once_a_pod_needs_it(world: World):
     container = {"name": "engine", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     status = {"containerStatuses": [container | {"state": {"waiting": waiting}}]}
     world.kube.strategic("Pod", "x-decode-0", {"status": status}, "status")
-    found = wait_for(lambda: world.kube.find("Secret", name), "its Secret", 15, lambda: world.status)
+    found = wait_for(lambda: world.kube.find("Secret", name), "its Secret", 60, lambda: world.status)
     assert found["metadata"]["uid"] != first

@@ -20,7 +20,10 @@ from eldr_operator.workloads import desired, ended, roles
 
 _AGAIN = timedelta(seconds=15)
 """Between two attempts: an earlier deployment of the name may have left a Secret that is about to be collected."""
-_WAITING = {"ContainerCreating", "PodInitializing", "CreateContainerConfigError"}
+_VARIABLE = "CreateContainerConfigError"
+"""Of a container whose variable is of a missing Secret, as that of a fit."""
+_VOLUME = {"ContainerCreating", "PodInitializing"}
+"""Of a container whose volume may be of one, as that of a router."""
 
 
 class AdminSecrets:
@@ -73,7 +76,7 @@ class AdminSecrets:
 
 
 def is_awaited(live: Snapshot) -> bool:
-    """Tell whether a pod with a router cannot start yet, as where a volume's Secret is missing."""
+    """Tell whether a pod cannot start yet, as where the Secret is missing."""
     return any(map(_waits, live.pods))
 
 
@@ -83,9 +86,11 @@ def seconds_until_tried(live: Snapshot) -> list[float]:
 
 
 def _waits(pod: Mapping[str, Any]) -> bool:
-    if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) != "true" or has_ended(pod):
+    if has_ended(pod) or "deletionTimestamp" in pod["metadata"]:
         return False
-    return "deletionTimestamp" not in pod["metadata"] and any(
-        ((container.get("state") or {}).get("waiting") or {}).get("reason") in _WAITING
+    is_router = pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
+    reasons = {
+        ((container.get("state") or {}).get("waiting") or {}).get("reason")
         for container in ended.containers(pod)
-    )
+    }
+    return _VARIABLE in reasons or (is_router and not reasons.isdisjoint(_VOLUME))

@@ -26,10 +26,10 @@ class Applier:
             raise self.error
 
 
-def router(reason="", phase="Running"):
+def router(reason="", phase="Running", *, labels=None):
     state = {"waiting": {"reason": reason}} if reason else {"running": {"startedAt": "2026-11-21T11:00:00Z"}}
     status = {"phase": phase, "initContainerStatuses": [{"name": contract.CONTAINER_ROUTER, "state": state}]}
-    return {"metadata": {"name": "p", "labels": {contract.LABEL_ROUTER: "true"}}, "status": status}
+    return {"metadata": {"name": "p", "labels": labels or {contract.LABEL_ROUTER: "true"}}, "status": status}
 
 
 @pytest.fixture
@@ -54,6 +54,8 @@ def asked(make_cr, now):
         ([router(), router("ContainerCreating")], 1),
         ([router(), router("ContainerCreating", phase="Failed")], 0),
         ([router(), router("CrashLoopBackOff")], 0),
+        ([router(), router("CreateContainerConfigError", labels={"of": "a fit"})], 1),
+        ([router(), router("ContainerCreating", labels={"of": "an engine"})], 0),
     ],
 )
 async def test_it_is_created_where_no_router_runs_or_one_waits_for_its_volume(asked, pods, times):
