@@ -95,7 +95,7 @@ def _replicas(facts: Facts) -> Said:
             yield Finding(
                 f"spec.{role}.replicas",
                 f"{asked} is ignored: {by} has set {desired} on EldrScaler {scaler}",
-                f"to hand the replicas back to the spec, kubectl delete eldrscaler {scaler}",
+                f"to hand the replicas back to the spec: kubectl annotate eldrscaler/{scaler} {contract.GROUP}/replicas=spec --overwrite",
             )
 
 

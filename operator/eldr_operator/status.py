@@ -232,7 +232,7 @@ def _ignored(running: Workloads) -> str:
     """Return which replicas of the spec have no effect because a person has set others; where an autoscaler has, that is meant."""
     texts = [
         f"; spec.{role}.replicas {replicas} is ignored: {by} has set {running.roles[role].desired} on the EldrScaler, "
-        "delete that to hand them back"
+        "whose annotation eldr.dev/replicas=spec hands them back"
         for role, replicas in running.spec_replicas.items()
         if (by := running.scaled_by.get(role)) != scaling.AUTOSCALER
         and replicas != running.roles[role].desired

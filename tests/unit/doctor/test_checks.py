@@ -546,5 +546,8 @@ def test_a_failed_pod_is_none_behind_the_service():
 def test_replicas_of_the_spec_that_a_person_has_overridden(by, asked, is_said):
     scaled = deployment()
     scaled["status"]["decode"] |= {"scaledBy": by, "specReplicas": asked} if by else {}
-    words = ("spec.decode.replicas: 3 is ignored: kubectl has set 2", "kubectl delete eldrscaler x-decode")
+    words = (
+        "spec.decode.replicas: 3 is ignored: kubectl has set 2",
+        "kubectl annotate eldrscaler/x-decode eldr.dev/replicas=spec",
+    )
     says(conditions.look(facts(deployment=scaled), NOW), *[words] * is_said)

@@ -27,6 +27,10 @@ def digests(cr):
         ({"engine": {"image": "mine:1"}}, {"prefill", "decode"}),
         ({"accelerator": {"resourceName": "nvidia.com/gpu"}}, {"prefill", "decode"}),
         ({"prefill": {"replicas": 7}}, set()),
+        (
+            {"prefill": {"rollout": {"minReadySeconds": 5}}, "decode": {"rollout": {"minReadySeconds": 5}}},
+            set(),
+        ),
         ({"decode": {"replicas": 7}}, set()),
         ({"prefill": {"env": [{"name": "A", "value": "1"}]}}, {"prefill"}),
         ({"decode": {"parallelism": {"data": 2}}}, {"decode"}),
