@@ -138,8 +138,22 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *_refused(spec.decode.args, "spec.decode.args", _DECODE_RULES),
         *_copies_by_nixl(spec.prefill.args, "spec.prefill.args"),
         *_too_few_sequences(cr),
-        *_words(cr),
+        *joined(spec.engine.args, "spec.engine.args"),
+        *joined(spec.prefill.args, "spec.prefill.args"),
+        *joined(spec.decode.args, "spec.decode.args"),
     ]
+
+
+def joined(args: Sequence[str], field: str) -> Iterator[Problem]:
+    """Yield items that hold an option and its value with a blank between, which only a shell would split."""
+    for index, argument in enumerate(args):
+        words = re.split("[={]", argument, maxsplit=1)[0].split(maxsplit=1)
+        if argument.startswith("-") and len(words) > 1:
+            value = argument.removeprefix(words[0]).strip()
+            remedy = (
+                f"write {words[0]}={value}, or two items: each item is one argument, and no shell splits it"
+            )
+            yield Problem("InvalidArgument", f"{field}[{index}]", argument, remedy)
 
 
 def _refused(args: Sequence[str], field: str, rules: Sequence[Rule]) -> Iterator[Problem]:
@@ -160,24 +174,6 @@ def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
     found = keys or (values[-1] if values else None)
     if asked and not (isinstance(found, dict) and found.get("communicator")):
         yield Problem("InvalidArgument", f"{field}[{asked[0].index}]", asked[0].shown, _EPLB.remedy)
-
-
-def _words(cr: EldrDeployment) -> Iterator[Problem]:
-    """Find an option and its value in one argument, as a shell would split them: vLLM ends on it."""
-    spec = cr.spec
-    lists = {
-        "spec.engine.args": spec.engine.args,
-        "spec.prefill.args": spec.prefill.args,
-        "spec.decode.args": spec.decode.args,
-    }
-    for field, args in lists.items():
-        for index, arg in enumerate(args):
-            name = re.split("[={]", arg, maxsplit=1)[0]
-            if arg.startswith("-") and len(words := name.split(maxsplit=1)) > 1:
-                yield Problem(
-                    "InvalidArgument", f"{field}[{index}]", arg,
-                    f"write {words[0]}={arg[len(words[0]):].strip()}, or two items: each item is one argument, and no shell splits it",
-                )  # fmt: skip
 
 
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:

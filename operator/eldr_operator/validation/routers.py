@@ -8,7 +8,7 @@ from typing import Any, Final
 from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import names
+from eldr_operator.validation import arguments, names
 
 Object = dict[str, Any]
 
@@ -46,7 +46,8 @@ _REMEDIES: Mapping[str, str] = {
 def problems(cr: EldrDeployment) -> list[Problem]:
     """Return the refused options and variables of ``spec.router``."""
     spec = cr.spec.router
-    return [*_options(spec.args), *variables(spec.env, "spec.router.env")]
+    joined = arguments.joined(spec.args, "spec.router.args")
+    return [*_options(spec.args), *joined, *variables(spec.env, "spec.router.env")]
 
 
 def _options(args: Iterable[str]) -> Iterator[Problem]:

@@ -138,7 +138,7 @@ def test_batches_that_hold_what_routers_send(make_vllm, spec):
     assert problems(make_vllm(**spec)) == []
 
 
-@pytest.mark.parametrize("role", ["engine", "prefill", "decode"])
+@pytest.mark.parametrize("role", ["engine", "prefill", "decode", "router"])
 @pytest.mark.parametrize(
     ("arg", "instead"),
     [
@@ -156,7 +156,7 @@ def test_an_option_and_its_value_in_one_item(make_vllm, role, arg, instead):
 
 @pytest.mark.parametrize(
     "arg",
-    ["--chat-template={% if x %} y", '{"a": "b c"}', "a b", '--speculative-config={"method": "ngram"}', '-dc={"a": 1}'],
+    ["", "=", "--chat-template={% if x %} y", '{"a": "b c"}', "a b", '--speculative-config={"method": "ngram"}', '-dc={"a": 1}'],
 )  # fmt: skip
 def test_items_with_blanks_that_are_one_argument(make_vllm, arg):
     assert problems(make_vllm(engine={"args": [arg]})) == []

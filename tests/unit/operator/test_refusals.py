@@ -127,7 +127,7 @@ async def test_a_volume_that_cannot_be_mounted_is_named():
         starting(phase="Failed"),
         starting(deletionTimestamp="2026-11-21T11:59:00Z"),
     ],
-    ids=str,
+    ids=["young", "another reason", "running", "failed", "terminating"],
 )
 async def test_nobody_is_asked_about_a_pod_that_waits_for_something_else(pod):
     server = Mounts(mount())

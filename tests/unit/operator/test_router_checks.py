@@ -11,7 +11,7 @@ TRACES = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318
 USERS = {
     *("--prefill-timeout-seconds", "--decode-idle-timeout-seconds", "--connect-timeout-seconds"),
     *("--max-body-mebibytes", "--max-bodies-mebibytes", "--access-log", "--log-level", "--loopback"),
-    *("--max-waiting", "--max-wait-seconds"),
+    *("--max-waiting", "--max-wait-seconds", "--client-idle-timeout-seconds"),
 }
 
 

@@ -141,7 +141,7 @@ DEEP = {"a": nested(100)}
         ({"router": {"pod_template": {"spec": [DEEP]}}}, "spec.router.podTemplate", {"prefill"}),
         ({"refit": {"pod_template": {"spec": DEEP}}}, "spec.refit.podTemplate", set()),
     ],
-    ids=str,
+    ids=["prefill", "decode", "engine", "router", "refit"],
 )
 def test_what_is_nested_very_deep_is_refused(make_cr, spec, field, roles):
     cr = make_cr(**spec)
