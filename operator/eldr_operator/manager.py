@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
+import zlib
 from collections.abc import Callable, Sequence
 
 from eldr import contract
@@ -121,11 +122,13 @@ class Manager:
         again = iter(_LIST_AGAIN_SECONDS)
         for turn in itertools.count():
             started = self._monotonic()
+            # what could not be read has kept passes from being made, and what only a list has found had none
+            known = set[Key]() if self._streams.blind else self._keys()
             await self._streams.list(everything=turn % _LIST_EVERY == 0, ended=self._went_on)
             self._listed.set()
             for key in self._keys():
                 for controller in self._controllers:
-                    controller.queue.wake(key)
+                    controller.queue.wake(key, self._resync_seconds * _share(key) if key in known else 0.0)
             self._went_on()
             pause = self._resync_seconds
             if self._streams.blind:
@@ -145,6 +148,11 @@ class Manager:
             for live in self._cache.every(kind)
             if (name := deployment_of(kind, live)) is not None
         }
+
+
+def _share(key: Key) -> float:
+    """Return where in the time between two resyncs a deployment has its pass, always the same: 0 to 1."""
+    return zlib.crc32("/".join(key).encode()) / 2**32
 
 
 def _generation(metadata: Object) -> object:

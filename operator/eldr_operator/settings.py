@@ -25,7 +25,7 @@ class Settings:
         0 turns the port off.
     lease, lease_namespace : str
         By which one of several operators acts; without a namespace there is no other one. It is the operator's own namespace.
-    identity, version : str
+    identity : str
         Of this process, in the Lease.
     key, key_namespace : str
         Secret with the key that tokens of admin ports are derived from.
@@ -42,7 +42,6 @@ class Settings:
     lease: str = "eldr-operator"
     lease_namespace: str = ""
     identity: str = ""
-    version: str = eldr.__version__
     key: str = "eldr-operator-key"
     key_namespace: str = "default"
     monitoring: tuple[tuple[str, str], ...] = ()

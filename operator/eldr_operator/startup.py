@@ -16,13 +16,14 @@ from prometheus_client import start_http_server
 from eldr import contract
 from eldr_operator import build
 from eldr_operator.clock import Clock, SteadyClock, utc_now
+from eldr_operator.connections import make_room
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError, OperatorError
 from eldr_operator.health import Health, served
 from eldr_operator.kube.api import Api, Object, connect
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.authorities import Authorities
-from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.lease import Lease
 from eldr_operator.kube.queue import WorkQueue
@@ -70,6 +71,7 @@ async def serve(settings: Settings) -> None:
         If there is no cluster, the custom resources are not served, or the operator's own key is damaged.
     """
     ended, state = _signalled(), Health()
+    make_room(len(WATCHED) * max(1, len(settings.namespaces)))
     async with (
         connect() as api,
         routers.session() as client,

@@ -1,8 +1,10 @@
 """Which of several operators acts: the one that holds a Lease.
 
-The others fill their caches and write nothing, so that one of them takes over within seconds. So an upgrade starts the new operator
-beside the old one, which goes on until it ends. One that is newer than the leader says in the Lease that it waits, and an older
-standby leaves it the next turn. One that could not serve leaves a free Lease to the others for a while, whatever its version.
+The others fill their caches and write nothing, so that one of them takes over within seconds. An operator that could not serve leaves a
+free Lease to the others for a while.
+
+A renewal is one PUT over the version that the last one has made, so that it survives a slow API server. Only after a conflict is the
+Lease read.
 
 The LeaseLock of the ``kubernetes`` package (37.0) is not used: its requests fail in their own validation.
 
@@ -15,15 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
-from eldr import contract
-from eldr_operator import clock as clocks
 from eldr_operator.clock import Clock
 from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube.api import Api, path
@@ -34,16 +32,98 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15
-"""Without a renewal, after which another operator takes it."""
+"""Without a renewal, after which another operator takes it, whatever duration the Lease itself names: a restored backup can name years."""
 RENEW_WITHIN_SECONDS = 10.0
-"""Less than that, so that its holder has stopped by then."""
-VERSION = f"{contract.GROUP}/version"
-"""Annotation: the version of its holder."""
-WAITS = f"{contract.GROUP}/waits"
-"""Annotation: the version of a newer operator that waits for it, and when it said so last."""
-_WAITS_EVERY_SECONDS = 5.0
+"""From one renewal to the start of the last attempt at the next one: with its own time, that ends before another operator may act."""
 _RETRY_SECONDS = 2.0
-_REQUEST_SECONDS = 5.0
+REQUEST_SECONDS = 5.0
+"""For an attempt, always: an API server that is slow answers the fourth as late as the first."""
+
+
+class Claim:
+    """One Lease object, and what its holder was when it was read or written last.
+
+    Parameters
+    ----------
+    at : tuple of str
+        Namespace and name.
+    identity : str
+        Of the holder to be.
+
+    Attributes
+    ----------
+    other : str
+        Another holder that was found; empty without one.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        at: tuple[str, str],
+        identity: str,
+        clock: Clock,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._namespace, self._name = at
+        self._identity = identity
+        self._clock, self._monotonic = clock, monotonic
+        self._live: Object | None = None
+        self._seen: tuple[object, object] = (None, None)
+        self._since = 0.0
+        self.other = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was ours when it was read or written last: the next write needs no read before it."""
+        return ((self._live or {}).get("spec") or {}).get("holderIdentity") == self._identity
+
+    async def is_free(self) -> bool:
+        """Read it; tell whether it can be taken or renewed."""
+        live = await self._api.get("Lease", self._namespace, self._name)
+        spec = (live or {}).get("spec") or {}
+        holder, now = spec.get("holderIdentity") or "", self._monotonic()
+        # by our own clock, from when a renewal was seen: clocks of nodes differ
+        seen = holder, spec.get("renewTime")
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        own = holder in {"", self._identity}
+        lasts = min(spec.get("leaseDurationSeconds") or LEASE_SECONDS, LEASE_SECONDS)
+        is_free = own or now - self._since >= lasts
+        self.other = "" if is_free else holder
+        head = {"metadata": {"name": self._name, "namespace": self._namespace}}
+        self._live = (live or head) if is_free else None
+        return is_free
+
+    async def write(self, *, release: bool = False) -> bool:
+        """Take, renew or release it over the version that is known; False where it has changed since, and is to be read."""
+        known = self._live or {}
+        now = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = known.get("spec") or {}
+        made = {
+            "holderIdentity": "" if release else self._identity,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "acquireTime": spec.get("acquireTime", now) if self.is_ours else now,
+            "renewTime": now,
+            "leaseTransitions": spec.get("leaseTransitions", 0) + (not self.is_ours),
+        }
+        method, name = ("PUT", self._name) if "spec" in known else ("POST", "")
+        head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": known["metadata"]}
+        try:
+            self._live = await self._api.request(
+                method, path("Lease", self._namespace, name), body=head | {"spec": made}
+            )
+        except ApiError as error:
+            self._live = None
+            if error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
+                return False
+            raise
+        return True
+
+    async def release(self) -> None:
+        """Give it back where it is still ours."""
+        if not (self.is_ours and await self.write(release=True)) and await self.is_free() and self.is_ours:
+            await self.write(release=True)
 
 
 class Lease:
@@ -54,7 +134,7 @@ class Lease:
     settings : Settings
         Without a namespace of the Lease there is no other operator, and this one acts at once.
     is_ready : callable
-        Tells whether this operator could serve: one that cannot keeps no other one from the Lease.
+        Tells whether this operator could serve: one that cannot leaves a free Lease to others at first.
 
     Attributes
     ----------
@@ -71,14 +151,12 @@ class Lease:
         *,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._api = api
-        self._namespace, self._name = settings.lease_namespace, settings.lease
-        self._identity, self._version = settings.identity, settings.version
-        self._clock, self._monotonic = clock, monotonic
+        self._name = f"{settings.lease_namespace}/{settings.lease}" if settings.lease_namespace else ""
+        self._identity = settings.identity
+        at = settings.lease_namespace, settings.lease
+        self._claim = Claim(api, at, settings.identity, clock, monotonic)
+        self._monotonic = monotonic
         self._is_ready = is_ready
-        self._seen: tuple[object, object] = (None, None)
-        self._since = 0.0
-        self._waits, self._waits_since = "", 0.0
         self._free_since: float | None = None
         self._problem, self._fails_since = "", 0.0
         self.held = asyncio.Event()
@@ -91,156 +169,70 @@ class Lease:
         LeaseLostError
             If another operator acts, or soon will. It is not held any longer then.
         """
-        if not self._namespace:
+        if not self._name:
             self.held.set()
             await asyncio.Event().wait()
-        logger.info("waits for Lease %s/%s", self._namespace, self._name)
-        renewed, seconds = self._monotonic(), _REQUEST_SECONDS
+        logger.info("waits for Lease %s", self._name)
+        renewed = self._monotonic()
         while True:
-            began = self._monotonic()
-            if await self._write(seconds):
+            began, was_ours = self._monotonic(), self._claim.is_ours
+            if self.held.is_set() and began - renewed >= RENEW_WITHIN_SECONDS:
+                raise self._lost(f": not renewed for {RENEW_WITHIN_SECONDS:.0f} s")
+            if await self._attempt():
                 renewed = began
                 if not self.held.is_set():
-                    logger.info("holds Lease %s/%s as %s", self._namespace, self._name, self._identity)
+                    logger.info("holds Lease %s as %s", self._name, self._identity)
                     self.held.set()
-            left = renewed + RENEW_WITHIN_SECONDS - self._monotonic() if self.held.is_set() else math.inf
-            if left <= 0:
-                raise self._lost(f": not renewed for {RENEW_WITHIN_SECONDS:.0f} s")
-            await asyncio.sleep(min(_RETRY_SECONDS, left))
-            seconds = min(_REQUEST_SECONDS, max(0.1, left - _RETRY_SECONDS))
+            elif self.held.is_set() and self._claim.other:  # as after this process stood still for long
+                raise self._lost(f" to {self._claim.other}")
+            elif was_ours and not self._claim.is_ours:
+                continue  # it has changed: read at once
+            await asyncio.sleep(_RETRY_SECONDS)
 
     def not_ready(self) -> str:
         """Return why this operator could not take another one's place; empty if it could, or acts."""
         if not self._problem or self._monotonic() - self._fails_since < LEASE_SECONDS:
             return ""
-        return f"Lease {self._namespace}/{self._name}: {self._problem}"
+        return f"Lease {self._name}: {self._problem}"
 
     async def release(self) -> None:
         """Let another operator act at once, if this one does."""
-        if self._namespace and self.held.is_set():
+        if self._name and self.held.is_set():
             self.held.clear()
-            await self._write(_REQUEST_SECONDS, release=True)
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await self._claim.release()
+            except (ApiError, ApiUnavailableError, TimeoutError) as error:
+                self._failed(str(error) or type(error).__name__)
 
-    async def _write(self, seconds: float, *, release: bool = False) -> bool:
-        """Take, renew or release it; False where another one holds it, or it could not be read or written."""
+    async def _attempt(self) -> bool:
+        """Take or renew it; False where another one holds it, or it could not be read or written."""
         try:
-            async with asyncio.timeout(seconds):
-                live = await self._api.get("Lease", self._namespace, self._name)
-                self._look_who_waits(live)
-                free = self._is_free(live or {}, release=release)
-                self._look_since_when_free(free=free)
-                free = free and (release or not self._stands_back(live))
-                if free:
-                    await self._put(live, release=release)
-                elif not release and self._is_to_say_so(live):
-                    await self._say_so(live or {})
+            async with asyncio.timeout(REQUEST_SECONDS):
+                done = (self._claim.is_ours or await self._may_take()) and await self._claim.write()
         except (ApiError, ApiUnavailableError, TimeoutError) as error:
             self._failed(str(error) or type(error).__name__)
             return False
         self._problem = ""
-        return free
+        return done
 
     def _failed(self, problem: str) -> None:
         if not self._problem:
             self._fails_since = self._monotonic()
         if problem != self._problem:
-            logger.warning("Lease %s/%s: %s", self._namespace, self._name, problem)
+            logger.warning("Lease %s: %s", self._name, problem)
         self._problem = problem
 
-    def _is_free(self, live: Object, *, release: bool) -> bool:
-        spec = live.get("spec") or {}
-        holder, now = spec.get("holderIdentity"), self._monotonic()
-        if not holder or holder == self._identity:
-            return bool(holder) or not release
-        if self.held.is_set():  # as after this process stood still for long
-            raise self._lost(f" to {holder}")
-        # by our own clock, from when a renewal was seen: clocks of nodes differ
-        seen = holder, spec.get("renewTime")
-        if seen != self._seen:
-            self._seen, self._since = seen, now
-        return not release and now - self._since >= spec.get("leaseDurationSeconds", LEASE_SECONDS)
-
-    def _stands_back(self, live: Object | None) -> bool:
-        """Tell whether it is left to another operator: to a newer one that waits, or to any where this one could not serve.
-
-        Both for a while only, by our own clock from when that was seen.
-        """
-        is_newer = _is_newer(_annotation(live, WAITS).partition(" ")[0], self._version)
-        return not self.held.is_set() and (
-            (is_newer and self._quiet_seconds() < LEASE_SECONDS)
-            or (not self._is_ready() and self._free_seconds() < LEASE_SECONDS)
-        )
-
-    def _is_to_say_so(self, live: Object | None) -> bool:
-        """Tell whether other standbys are to be told that this operator, newer than the leader, waits."""
-        waits = _annotation(live, WAITS).partition(" ")[0]
-        is_newest = _is_newer(self._version, _annotation(live, VERSION)) and (
-            _is_newer(self._version, waits) or self._quiet_seconds() >= _WAITS_EVERY_SECONDS
-        )
-        return is_newest and self._is_ready()
-
-    def _look_who_waits(self, live: Object | None) -> None:
-        """Take note of when a newer operator has said that it waits: looked at only once the Lease is free, that would be too late."""
-        if (waits := _annotation(live, WAITS)) != self._waits:
-            self._waits, self._waits_since = waits, self._monotonic()
-
-    def _look_since_when_free(self, *, free: bool) -> None:
-        if not free:
+    async def _may_take(self) -> bool:
+        """Tell whether it is free, and was so for a while where this operator could not serve."""
+        if not await self._claim.is_free():
             self._free_since = None
-        elif self._free_since is None:
+            return False
+        if self._free_since is None:
             self._free_since = self._monotonic()
-
-    def _free_seconds(self) -> float:
-        """Return for how long anybody could have taken it."""
-        return 0.0 if self._free_since is None else self._monotonic() - self._free_since
-
-    def _quiet_seconds(self) -> float:
-        """Return since when no newer operator has said that it waits."""
-        return self._monotonic() - self._waits_since
+        waits = not self.held.is_set() and not self._is_ready()
+        return not waits or self._monotonic() - self._free_since >= LEASE_SECONDS
 
     def _lost(self, how: str) -> LeaseLostError:
         self.held.clear()
-        return LeaseLostError(f"lost Lease {self._namespace}/{self._name}{how}")
-
-    async def _put(self, live: Object | None, *, release: bool) -> None:
-        """Take, renew or release it."""
-        now = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = (live or {}).get("spec") or {}
-        is_ours = spec.get("holderIdentity") == self._identity
-        made = {
-            "holderIdentity": "" if release else self._identity,
-            "leaseDurationSeconds": LEASE_SECONDS,
-            "acquireTime": spec.get("acquireTime", now) if is_ours else now,
-            "renewTime": now,
-            "leaseTransitions": spec.get("leaseTransitions", 0) + (not is_ours),
-        }
-        waits = _annotation(live, WAITS) if is_ours else ""
-        await self._written(live, made, {VERSION: self._version, WAITS: waits})
-
-    async def _say_so(self, live: Object) -> None:
-        waits = f"{self._version} {clocks.stamp(self._clock())}"
-        await self._written(live, live.get("spec") or {}, {WAITS: waits})
-
-    async def _written(self, live: Object | None, spec: Object, annotations: dict[str, str]) -> None:
-        """Write it over the version that was read, so that of two operators one takes it."""
-        head: Object = {"name": self._name, "namespace": self._namespace}
-        metadata: Object = live["metadata"] if live is not None else head
-        metadata = metadata | {"annotations": (metadata.get("annotations") or {}) | annotations}
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        method, name = ("POST", "") if live is None else ("PUT", self._name)
-        await self._api.request(method, path("Lease", self._namespace, name), body=body)
-
-
-def _annotation(live: Object | None, name: str) -> str:
-    return str((((live or {}).get("metadata") or {}).get("annotations") or {}).get(name, ""))
-
-
-def _is_newer(version: str, than: str) -> bool:
-    """Tell whether one version is newer than another; what is none is older than any."""
-    found = []
-    for each in (version, than):
-        try:
-            found.append(Version(each))
-        except InvalidVersion:
-            found.append(Version("0"))
-    return found[0] > found[1]
+        return LeaseLostError(f"lost Lease {self._name}{how}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -33,6 +34,7 @@ class WorkQueue:
         self._rested: dict[Key, float] = {}
         self._busy: dict[Key, float] = {}
         self._changed = asyncio.Event()
+        self._taking = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<WorkQueue due={len(self._keys())} busy={len(self._busy)}>"
@@ -49,21 +51,24 @@ class WorkQueue:
         self._changed.set()
 
     async def take(self) -> Key:
-        """Wait for a key that is due and not in work, and return it; :meth:`done` gives it back."""
-        while True:
-            self._changed.clear()
-            now = self._time()
-            waiting = [(self._due_at(key), key) for key in self._keys() - self._busy.keys()]
-            due, key = min(waiting, default=(None, ("", "")))
-            if due is not None and due <= now:
-                self._due.pop(key, None)
-                self._after_rest.pop(key, None)
-                self._busy[key] = now
-                return key
-            try:
-                await asyncio.wait_for(self._changed.wait(), None if due is None else due - now)
-            except TimeoutError:
-                continue
+        """Wait for a key that is due and not in work, and return it; :meth:`done` gives it back.
+
+        Keys are taken one at a time, with a turn of the event loop before each: passes that await nothing block it no longer than one of them.
+        """
+        async with self._taking:
+            await asyncio.sleep(0)
+            while True:
+                self._changed.clear()
+                now = self._time()
+                waiting = [(self._due_at(key), key) for key in self._keys() - self._busy.keys()]
+                due, key = min(waiting, default=(None, ("", "")))
+                if due is not None and due <= now:
+                    self._due.pop(key, None)
+                    self._after_rest.pop(key, None)
+                    self._busy[key] = now
+                    return key
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), None if due is None else due - now)
 
     def done(self, key: Key) -> None:
         """Give a key back after work."""

@@ -7,7 +7,7 @@ import pytest
 
 from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube import lease as module
-from eldr_operator.kube.lease import VERSION, WAITS, Lease
+from eldr_operator.kube.lease import Lease
 from eldr_operator.settings import Settings
 
 
@@ -16,16 +16,25 @@ class Server:
 
     def __init__(self):
         self.live, self.version, self.away = None, 0, False
+        self.asked = []
+        self.answer = self.at_once
+
+    async def at_once(self):
+        pass
 
     async def get(self, kind, namespace, name):
+        self.asked.append("GET")
+        await self.answer()
         self._answer()
         return self.live
 
     async def request(self, method, url, *, body):
+        self.asked.append(method)
+        await self.answer()
         self._answer()
         known = (self.live or {}).get("metadata", {}).get("resourceVersion")
         if body["metadata"].get("resourceVersion") != known:
-            raise ApiError(409, "conflict")
+            raise ApiError(409, "Conflict", "it has changed")
         self.hold(body["metadata"].get("annotations"), **body["spec"])
         return self.live
 
@@ -55,8 +64,8 @@ async def start(server, seconds, now):
     """Start operators; they end with the test."""
     running = []
 
-    def begin(identity, version="1.2.0", **options):
-        settings = Settings(lease_namespace="ns", identity=identity, version=version)
+    def begin(identity, **options):
+        settings = Settings(lease_namespace="ns", identity=identity)
         clock, monotonic = (lambda: now + timedelta(seconds=seconds[0])), (lambda: seconds[0])
         made = Lease(server, settings, clock, monotonic, **options)
         running.append(asyncio.create_task(made.run()))
@@ -90,15 +99,15 @@ async def test_the_first_acts_and_gives_it_back(server, start):
 
 
 async def test_one_that_died_is_succeeded_after_its_time_by_ones_own_clock(server, seconds, start):
-    server.hold(holderIdentity="dead", leaseDurationSeconds=30, renewTime="2031-01-01T00:00:00.000000Z")
+    server.hold(holderIdentity="dead", leaseDurationSeconds=15, renewTime="2031-01-01T00:00:00.000000Z")
     made, _ = start("b")
     await turns()
-    seconds[0] += 29.0
+    seconds[0] += 14.0
     await turns()
     assert not made.held.is_set()
-    server.hold(holderIdentity="dead", leaseDurationSeconds=30, renewTime="2031-01-01T00:00:20.000000Z")
+    server.hold(holderIdentity="dead", leaseDurationSeconds=15, renewTime="2031-01-01T00:00:20.000000Z")
     await turns()
-    seconds[0] += 29.0
+    seconds[0] += 14.0
     await turns()
     assert not made.held.is_set()
     seconds[0] += 1.0
@@ -126,14 +135,14 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_that(
     _, task = start("a")
     await turns()
 
-    async def never(*_):
+    async def never(*_, **__):
         seconds[0] += (
             module.RENEW_WITHIN_SECONDS
         )  # the time that the request is given is real, and short here
         await asyncio.sleep(1000)
 
-    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
-    monkeypatch.setattr(server, "get", never)
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(server, "request", never)
     with pytest.raises(LeaseLostError, match="not renewed"):
         async with asyncio.timeout(30):
             await task
@@ -153,6 +162,48 @@ async def test_one_that_may_not_read_the_lease_is_not_ready_and_says_why(server,
     assert made.not_ready() == ""
 
 
+async def test_a_renewal_is_one_request_and_survives_answers_that_take_nearly_its_whole_time(
+    server, seconds, start
+):
+    made, task = start("a")
+    await turns()
+    server.asked.clear()
+
+    async def slow():
+        seconds[0] += module.REQUEST_SECONDS - 0.1
+        await asyncio.sleep(0)
+
+    server.answer = slow
+    await turns(200)
+    assert {*server.asked} == {"PUT"}
+    assert made.held.is_set()
+    assert not task.done()
+
+
+async def test_a_lease_that_something_else_has_changed_is_read_and_renewed_at_once(
+    server, start, monkeypatch
+):
+    made, task = start("a")
+    await turns()
+    server.hold({"a": "person"}, **server.live["spec"])
+    server.asked.clear()
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 3600.0)
+    await turns()
+    assert server.asked == ["PUT", "GET", "PUT"]
+    assert made.held.is_set()
+    assert not task.done()
+
+
+@pytest.mark.parametrize("lasts", [999_999, None])
+async def test_a_restored_lease_counts_no_longer_than_our_own(server, seconds, start, lasts):
+    server.hold(holderIdentity="gone", leaseDurationSeconds=lasts, renewTime="2031-01-01T00:00:00.000000Z")
+    made, _ = start("b")
+    await turns()
+    seconds[0] += module.LEASE_SECONDS
+    await turns()
+    assert made.held.is_set()
+
+
 async def test_one_that_finds_another_holder_ends(server, start):
     made, task = start("a")
     await turns()
@@ -162,76 +213,15 @@ async def test_one_that_finds_another_holder_ends(server, start):
         await task
 
 
-async def test_of_two_versions_the_newer_one_takes_what_is_given_back(server, start):
-    leader, task = start("leader")
-    older, _ = start("older")
-    await turns()
-    newer, _ = start("newer", "1.10.0rc1")
-    await turns()
-    task.cancel()
-    await leader.release()
-    await turns()
-    assert (older.held.is_set(), newer.held.is_set()) == (False, True)
-    assert server.live["metadata"]["annotations"] == {VERSION: "1.10.0rc1", WAITS: ""}
-
-
-async def test_a_newer_one_that_waits_no_longer_keeps_nobody_from_it(server, seconds, start):
-    leader, task = start("leader")
-    await turns()
-    _, waiting = start("newer", "2.0.0")
-    await turns()
-    older, _ = start("older", "1.1.0")
-    await turns()
-    waiting.cancel()
-    task.cancel()
-    await leader.release()
-    await turns()
-    seconds[0] += module.LEASE_SECONDS - 0.1
-    await turns()
-    assert not older.held.is_set()
-    seconds[0] += 0.2
-    await turns()
-    assert older.held.is_set()
-    assert server.live["metadata"]["annotations"] == {VERSION: "1.1.0", WAITS: ""}
-
-
-async def test_a_newer_one_that_could_not_serve_keeps_nobody_from_it_and_takes_it_where_nobody_else_does(
-    server, seconds, start
-):
-    can_serve = False
-    leader, task = start("leader")
-    await turns()
-    newer, _ = start("newer", "2.0.0", is_ready=lambda: can_serve)
-    older, older_task = start("older", "1.1.0")
-    await turns()
-    assert server.live["metadata"]["annotations"][WAITS] == ""
-    can_serve = True
-    await turns()
-    assert server.live["metadata"]["annotations"][WAITS].startswith("2.0.0 ")
-    older_task.cancel()
-    can_serve = False
-    task.cancel()
-    await leader.release()
-    await turns()
-    seconds[0] += module.LEASE_SECONDS - 0.1
-    await turns()
-    assert not newer.held.is_set()
-    seconds[0] += 0.2
-    await turns()
-    assert (older.held.is_set(), newer.held.is_set()) == (False, True)
-
-
-@pytest.mark.parametrize("version", ["1.2.0", "2.0.0"])
-async def test_one_that_could_not_serve_leaves_a_free_lease_to_one_that_could(
-    server, seconds, start, version
-):
-    blind, _ = start("blind", version, is_ready=lambda: False)
+async def test_one_that_could_not_serve_leaves_a_free_lease_to_one_that_could(server, seconds, start):
+    blind, _ = start("blind", is_ready=lambda: False)
     await turns()
     leader, task = start("leader")
     await turns()
     assert (blind.held.is_set(), leader.held.is_set()) == (False, True)
-    seconds[0] += 2 * module.LEASE_SECONDS
-    await turns()
+    for _ in range(6):
+        seconds[0] += module.LEASE_SECONDS / 3
+        await turns()
     task.cancel()
     await leader.release()
     await turns()
@@ -241,6 +231,17 @@ async def test_one_that_could_not_serve_leaves_a_free_lease_to_one_that_could(
     other, _ = start("other")
     await turns()
     assert (blind.held.is_set(), other.held.is_set()) == (False, True)
+
+
+async def test_one_that_could_not_serve_takes_what_nobody_else_does(server, seconds, start):
+    blind, _ = start("blind", is_ready=lambda: False)
+    await turns()
+    seconds[0] += module.LEASE_SECONDS - 0.1
+    await turns()
+    assert not blind.held.is_set()
+    seconds[0] += 0.2
+    await turns()
+    assert blind.held.is_set()
 
 
 async def test_the_one_that_acts_goes_on_when_it_could_not_serve_any_more(server, seconds, start):
@@ -253,42 +254,6 @@ async def test_the_one_that_acts_goes_on_when_it_could_not_serve_any_more(server
         await turns()
     assert made.held.is_set()
     assert server.live["spec"]["leaseTransitions"] == 1
-
-
-async def test_one_that_waited_long_ago_delays_nobody(server, seconds, start):
-    leader, task = start("leader")
-    await turns()
-    _, waiting = start("newer", "2.0.0")
-    standby, _ = start("standby")
-    await turns()
-    waiting.cancel()
-    seconds[0] += module.LEASE_SECONDS / 2
-    await turns()
-    seconds[0] += module.LEASE_SECONDS / 2
-    await turns()
-    task.cancel()
-    await leader.release()
-    await turns()
-    assert server.live["metadata"]["annotations"][VERSION] == "1.2.0"
-    assert standby.held.is_set()
-
-
-async def test_a_newer_one_says_that_it_waits_now_and_then(server, seconds, start):
-    start("leader")
-    await turns()
-    start("beside")
-    await turns()
-    assert server.live["metadata"]["annotations"] == {VERSION: "1.2.0", WAITS: ""}
-    start("newer", "2.0.0")
-    await turns()
-    said = server.live["metadata"]["annotations"][WAITS]
-    assert said.startswith("2.0.0 ")
-    seconds[0] += 4.9
-    await turns()
-    assert server.live["metadata"]["annotations"][WAITS] == said
-    seconds[0] += 0.2
-    await turns()
-    assert server.live["metadata"]["annotations"][WAITS] != said
 
 
 async def test_alone_it_acts_at_once():

@@ -1,6 +1,7 @@
 """Models, validation, queue, controller, reading routers."""
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
@@ -122,6 +123,24 @@ async def test_queue_keeps_the_earlier_time():
     assert [await queue.take(), await queue.take()] == [("n", "soon"), ("n", "late")]
 
 
+async def test_between_two_passes_that_await_nothing_the_event_loop_serves_others():
+    passes, most = [0], [0]
+
+    async def reconcile(*_):
+        passes[0] += 1
+
+    made = controller(reconcile)
+    for number in range(50):
+        made.queue.wake(("n", f"x{number}"))
+    running = asyncio.create_task(made.run())
+    while passes[0] < 50:
+        before = passes[0]
+        await asyncio.sleep(0)
+        most[0] = max(most[0], passes[0] - before)
+    running.cancel()
+    assert most == [1]
+
+
 class Scripted:
     """Stands for the reconciler: fails as told, then succeeds."""
 
@@ -241,6 +260,33 @@ async def test_resync_wakes_deployments_and_orphaned_fits():
     running.cancel()
     assert set(reconciler.calls) == {("ns", "x"), ("ns", "missing")}
     assert (made.stuck(), made.not_ready()) == ("", "")
+
+
+async def test_resyncs_are_spread_over_their_period_after_the_first():
+    """What the first list finds is due at once, and afterwards each deployment at a time of its own."""
+    now, count = [0.0], 200
+
+    class Many:
+        async def list(self, kind, *_, **__):
+            found = range(count) if kind == KIND_DEPLOYMENT else ()
+            metadata = {"namespace": "ns", "resourceVersion": "3"}
+            return [{"metadata": metadata | {"name": f"x{one}", "uid": f"u{one}"}} for one in found], 7
+
+    made, found = operator(Many(), Scripted(), acts=asyncio.Event(), monotonic=lambda: now[0])
+    for due_now, due_later in ((count, count), (0, 0)):
+        resync = asyncio.create_task(made._resync())
+        made._listed.clear()
+        await made._listed.wait()
+        await asyncio.sleep(0)
+        resync.cancel()
+        due = sorted(found.queue._due.values())
+        assert sum(at <= now[0] for at in due) == due_now
+        for at in due[:due_later]:
+            now[0] = max(now[0], at)
+            found.queue.done(await found.queue.take())
+    gaps = [after - before for before, after in itertools.pairwise([0.0, *due, 60.0])]
+    assert len(due) == count
+    assert max(gaps) < 60.0 / 8
 
 
 async def test_an_operator_is_not_ready_while_the_api_server_is_away_and_not_stuck_either(caplog):
