@@ -125,10 +125,19 @@ class OwnedElsewhereError(OperatorError):
 
 
 class ForeignConflictError(OperatorError):
-    """Somebody sets again and again what was undone; it is left as they set it for now."""
+    """Others change again and again what was restored; it is left as they set it until the next attempt.
 
-    def __init__(self, kind: str, name: str, what: str) -> None:
+    Parameters
+    ----------
+    what : str
+        Fields, and who has set them.
+    seconds : float
+        Until the next attempt.
+    """
+
+    def __init__(self, kind: str, name: str, what: str, seconds: float) -> None:
         super().__init__(
-            f"{kind} {name}: {what} comes back whenever it is removed, and stays for now; "
-            "keep that tool off this object, or set it in the EldrDeployment, for example podTemplate"
+            f"{kind} {name}: {what} changes again and again; the operator restores it at growing intervals, up to an hour. "
+            "Keep the other writer off this object: set it in the EldrDeployment, and replicas on its EldrScaler"
         )
+        self.seconds = seconds

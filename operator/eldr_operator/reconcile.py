@@ -35,7 +35,7 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse, without_spec
 from eldr_operator.reporter import Reporter
 from eldr_operator.status import unknown
-from eldr_operator.unwritten import Unwritten
+from eldr_operator.unwritten import Unwritten, seconds_until_tried
 from eldr_operator.validation import spec
 from eldr_operator.workloads import rbac, rollout, scaling, secret, trouble
 from eldr_operator.workloads import reconciler as workloads
@@ -75,8 +75,6 @@ POLL_SECONDS = 5.0
 """Between two questions to routers whose samples and traffic are used, unless resyncs come more often."""
 POLL_REST_SECONDS = 15.0
 """Between two questions to routers whose policy uses neither."""
-RETRY_SECONDS = 5.0
-"""Until a child that could not be written is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,7 @@ class Workloads:
             return None  # each list of the streams wakes all
         if body is None:
             common.applier.forget(key)
+            self._children.forget(key)
             common.cluster.forget(key)
             common.reporter.forget(key)
             self._failures.forget(key)
@@ -180,8 +179,7 @@ class Workloads:
         waits += [
             _seconds_until(role.gap_at, now) for role in (running.prefill, running.decode) if role.gap_at
         ]
-        if running.unwritten:
-            waits.append(RETRY_SECONDS)
+        waits += seconds_until_tried(running.unwritten)
         decode = live.owned("StatefulSet", meta.child_name(cr, contract.ROLE_DECODE), cr.metadata.uid)
         if left := refusals.seconds_until_asked(decode, now):
             waits.append(left)
@@ -331,13 +329,11 @@ def poll_seconds(policy: str, in_effect: Collection[str], often: float) -> float
 
 
 def _next_look(outcome: Outcome, now: datetime) -> float | None:
-    waits = []
+    waits = seconds_until_tried(outcome.unwritten)
     if outcome.look.decision.is_waiting:
         waits.append(WAITING_SECONDS)
     if any(view.problem or view.complaint or not view.serves for view in outcome.look.routers):
         waits.append(TROUBLE_SECONDS)
-    if outcome.unwritten:
-        waits.append(RETRY_SECONDS)
     if outcome.wake_at is not None:
         waits.append(_seconds_until(outcome.wake_at, now))
     return min(waits, default=None)

@@ -173,11 +173,17 @@ def assembled(
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
     secrets = AdminSecrets(applier, tokens)
     maker = build.identity(settings.image)
-    children = Children(applier, Images(settings.image), secrets, outside, maker)
+    children = Children(applier, Images(settings.image), secrets, outside, maker, monotonic)
     due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic, CENTROIDS_REST_SECONDS)
     polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(
-        api=api, polls=polls, applier=applier, recorder=recorder, metrics=metrics, image=settings.image
+        api=api,
+        polls=polls,
+        applier=applier,
+        recorder=recorder,
+        metrics=metrics,
+        image=settings.image,
+        monotonic=monotonic,
     )
     poll_seconds = min(POLL_SECONDS, settings.resync_seconds)
     centroids = Centroids(common, locality, polls, due.wake, poll_seconds=poll_seconds, secrets=secrets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -392,48 +393,107 @@ def test_a_revision_that_is_deleted_while_its_role_is_rolled_back_to_it_comes_ba
         assert it.told("Progressing") == ("True", "RolloutComplete")
 
 
-@pytest.mark.costly
-def test_a_tool_that_disagrees_for_hours_replaces_pods_three_times():
+def _replicas(live: Object) -> Object:
+    return {"spec": {"replicas": 5}}
+
+
+def _label(live: Object) -> Object:
+    return {"metadata": {"labels": {"app.kubernetes.io/part-of": "platform"}}}
+
+
+def _found_by(live: Object) -> Object:
+    return {"metadata": {"labels": {contract.LABEL_MANAGED_BY: "platform"}}}
+
+
+def _image(live: Object) -> Object:
+    spec = copy.deepcopy(live["spec"])
+    spec["template"]["spec"]["containers"][0]["image"] = "theirs"
+    return {"spec": spec}
+
+
+def _holds(live: Object, change: Object) -> bool:
+    """Tell whether an object has what a change sets."""
+    return all(
+        _holds(live[key], value) if isinstance(value, dict) else live.get(key) == value
+        for key, value in change.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "subresource", "field"),
+    [
+        ("StatefulSet", "x-decode", _replicas, "scale", "spec.replicas"),
+        ("Deployment", "x-prefill", _image, "", "spec.template.spec.containers[engine].image"),
+        ("Service", "x", _label, "", "metadata.labels.app.kubernetes.io/part-of"),
+        ("Service", "x", _found_by, "", f"metadata.labels.{contract.LABEL_MANAGED_BY}"),
+        (SCALER, "x-decode", _found_by, "", f"metadata.labels.{contract.LABEL_MANAGED_BY}"),
+    ],
+    ids=[
+        "an autoscaler on the child",
+        "an image",
+        "a label",
+        "the label that it is found by",
+        "that of a scaler",
+    ],
+)
+def test_another_writer_that_does_not_give_in_is_named_and_answered_ever_more_rarely(
+    kind, name, change, subresource, field
+):
     with simulated() as it:
         it.world.up()
         it.simulation.pass_(30)
-        pods, seen = set(), []
-        for _ in range(90):
-            live = it.world.kube.get("StatefulSet", "x-decode")
-            spec = copy.deepcopy(live["spec"])
-            variables = spec["template"]["spec"]["containers"][0].setdefault("env", [])
-            if not any(each["name"] == "FOREIGN" for each in variables):
-                variables.append({"name": "FOREIGN", "value": "1"})
-                it.world.kube.merge("StatefulSet", "x-decode", {"spec": spec})
+        undone = 0
+        for _ in range(45):
+            live = it.world.kube.get(kind, name)
+            if not _holds(live, change(live)):
+                it.world.kube.merge(kind, name, change(live), subresource)
+                undone += 1
             it.minutes(1)
-            found = it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode")
-            pods |= {pod["metadata"]["uid"] for pod in found}
-            seen.append(len(pods))
-        assert seen[-1] == seen[29]
+        assert undone <= 1 + 3 + 5, "after 1, 2, 4, ... minutes"
         assert it.told("Progressing") == ("False", "ForeignConflict")
+        events = [each for each in it.world.kube.list("Event") if each["reason"] == "ForeignConflict"]
+        assert f"{kind} {name}: {field} (set by kubectl)" in events[0]["message"]
+        assert "ForeignChangeUndone" in {each["reason"] for each in it.world.kube.list("Event")}
 
 
-def test_a_tool_that_gave_in_and_comes_back_is_undone_again():
+def test_another_writer_that_gave_in_and_comes_back_is_undone_again():
     with simulated() as it:
         it.world.up()
         it.simulation.pass_(30)
 
-        def variables(*names: str) -> None:
-            spec = copy.deepcopy(it.world.kube.get("StatefulSet", "x-decode")["spec"])
-            container = spec["template"]["spec"]["containers"][0]
-            kept = [each for each in container.get("env", ()) if each["name"] != "FOREIGN"]
-            container["env"] = [*kept, *({"name": name, "value": "1"} for name in names)]
-            it.world.kube.merge("StatefulSet", "x-decode", {"spec": spec})
-            it.minutes(1)
+        def scaled(count: int) -> int:
+            it.world.kube.merge("StatefulSet", "x-decode", {"spec": {"replicas": count}}, "scale")
+            it.simulation.pass_(15)
+            return it.world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"]
 
-        for _ in range(5):
-            variables("FOREIGN")
+        assert [scaled(5) for _ in range(4)] == [2, 2, 2, 5]
         assert it.told("Progressing") == ("False", "ForeignConflict")
-        variables()
-        it.minutes(15)
-        variables("FOREIGN")
-        made = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]["containers"][0]
-        assert "FOREIGN" not in {each["name"] for each in made.get("env", ())}
+        it.world.patch(decode={"replicas": 3})
+        it.minutes(1)
+        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3
+        it.minutes(1)
+        assert it.told("Progressing")[1] != "ForeignConflict"
+        it.minutes(150)
+        assert [scaled(5) for _ in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", sorted(CHILDREN - {"ConfigMap"}))
+def test_what_the_api_server_refuses_is_tried_ever_more_rarely(kind):
+    asked = []
+    with simulated() as it:
+        it.operator.client.faults.append(asked.append)
+        it.fail(DENIED, lambda found: found.kind == kind)
+        it.world.deploy()
+        it.minutes(30)
+        writes = [each for each in asked if each.kind == kind and each.is_write]
+        assert max(Counter(writes).values()) <= 2 * (6 + 5), "two objects can have no name yet"
+        assert it.told("Progressing") == ("False", "ChildRefused")
+        reasons = [each["reason"] for each in it.world.kube.list("Event")]
+        assert 1 <= reasons.count("ChildRefused") <= 2
+        it.operator.client.faults.clear()
+        it.minutes(6)
+        assert it.world.kube.list(kind)
+        assert it.told("Progressing")[1] != "ChildRefused"
 
 
 def test_a_clock_that_is_ahead_for_a_moment_rolls_nothing_back():

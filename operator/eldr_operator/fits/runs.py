@@ -20,7 +20,7 @@ from eldr_operator.kube.owners import owner_uids
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, Report, parse
-from eldr_operator.unwritten import Unwritten, tried
+from eldr_operator.unwritten import Unwritten, Writes
 
 Object = dict[str, Any]
 
@@ -143,18 +143,19 @@ class Runs:
         return await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit))
 
     async def carry_out(
-        self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]
+        self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit], writes: Writes
     ) -> tuple[bool, list[Unwritten]]:
         """Create and delete automatic EldrFits as planned; return whether there is a new one, and what could not be written."""
         kind, created = contract.KIND_FIT, list[str]()
         left = []
         if plan.create is not None:
             name = plan.create["metadata"]["name"]
-            left.append(await tried(kind, name, self._create(plan.create, created)))
+            left.append(await writes.tried(kind, name, self._create(plan.create, created)))
         for fit in all_fits:
             if fit.name in plan.delete:
                 metadata = {"namespace": cr.namespace, "name": fit.name, "uid": fit.metadata.uid}
-                left.append(await tried(kind, fit.name, self._applier.delete(kind, {"metadata": metadata})))
+                deleted = self._applier.delete(kind, {"metadata": metadata})
+                left.append(await writes.tried(kind, fit.name, deleted))
         return bool(created), [*filter(None, left)]
 
     async def _create(self, manifest: Object, created: list[str]) -> None:

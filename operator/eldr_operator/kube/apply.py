@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.backoff import CONFLICT, Backoff
 from eldr_operator.errors import ApiError, ConflictError, ForeignConflictError
 from eldr_operator.kube import foreign
 from eldr_operator.kube.api import Api
@@ -21,16 +22,8 @@ Object = dict[str, Any]
 Key = tuple[str, str]
 Version = tuple[Any, ...]
 
-_INVALID = 422
 _NO_VERSION = "1"
 """Of no object: versions grow with every write to the cluster, and the first is the API server's own."""
-_UNDOS = 3
-_UNDO_SECONDS = 600.0
-"""In which so many undos of one object are made: each changes what pods run, and a tool that disagrees would never end."""
-_CONFLICT = b" and what others have added"
-"""Behind the fingerprint of what was applied."""
-_RESTORER = f"{contract.FIELD_MANAGER}-undo"
-"""Who puts back what cannot be applied: another name than ours, so that we know what to take from it afterwards."""
 
 
 class Applier:
@@ -38,8 +31,8 @@ class Applier:
 
     What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none), and with
     its labels and annotations of ours. While these stay, nothing is sent: an idle operator writes nothing, and a foreign
-    change is still undone. After a restart managed fields tell the same. What others added to the pods of a Deployment or
-    StatefulSet is removed after an apply, unless they set it again and again.
+    change of our fields is still undone. After a restart managed fields tell the same. What others undo again and again is restored
+    at growing intervals.
 
     Parameters
     ----------
@@ -53,12 +46,10 @@ class Applier:
         self._api = api
         self._cache = cache
         self._metrics = metrics
-        self._monotonic = monotonic
         self._applied: dict[Key, dict[Key, tuple[bytes, Version]]] = {}
-        self._undos: dict[Key, dict[Key, list[float]]] = {}
+        self._undos = Backoff(monotonic, CONFLICT)
         self._undone: dict[Key, list[str]] = {}
         self._written_of: set[Key] = set()
-        self._left: dict[Key, dict[Key, tuple[str, bytes]]] = {}
 
     async def apply(
         self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool = False
@@ -86,7 +77,7 @@ class Applier:
         OwnedElsewhereError
             If an object of that name belongs to something else; it is left alone.
         ForeignConflictError
-            If others have set again and again what was undone.
+            If others change again and again what was restored, until the next attempt.
         ConflictError
             If a memory has changed since it was read; look again.
         """
@@ -94,35 +85,31 @@ class Applier:
         remembered = self._applied.setdefault(owner, {})
         key, digest = (kind, metadata["name"]), meta.fingerprint(manifest)
         if live is None:
-            self._written_of.add(owner)
             applied = await self._created(owner, manifest, is_memory=is_memory)
         else:
             version = _version(live, manifest)
-            if remembered.get(key) == (digest, version):
-                return live
-            if key not in remembered and _has_arrived(live, manifest):
+            if remembered.get(key) == (digest, version) or is_as_applied(
+                live, manifest, contract.FIELD_MANAGER
+            ):
                 remembered[key] = (digest, version)
                 return live
-            if remembered.get(key) == (digest + _CONFLICT, version):
-                self._check_undo(owner, manifest, foreign.additions(live, contract.FIELD_MANAGER))
-            self._written_of.add(owner)
-            applied = await self._written(owner, manifest, live, is_memory=is_memory)
+            if not is_memory and remembered.get(key, (b"",))[0] == digest:
+                self._check_undo(owner, manifest, foreign.lost(live, manifest, contract.FIELD_MANAGER))
+            applied = await self._written(manifest, live, is_memory=is_memory)
+        self._written_of.add(owner)
         self._cache.put(kind, applied)
-        found = foreign.additions(applied, contract.FIELD_MANAGER)
-        if not found:
-            self._left.get(owner, {}).pop(key, None)
-        if patch := foreign.removal(applied, found, _RESTORER):
-            remembered[key] = (digest + _CONFLICT, _version(applied, manifest))
-            self._check_undo(owner, manifest, found)
-            try:
-                applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
-            except ApiError as error:
-                remembered.pop(key)
-                if error.status == _INVALID and " is invalid" not in error.message:
-                    return applied  # a test failed, for it has just changed: not remembered, so the next pass looks anew
-                raise
         remembered[key] = (digest, _version(applied, manifest))
         return applied
+
+    def _check_undo(self, owner: Key, manifest: Object, lost: str) -> None:
+        """Count that others have changed what was applied; raise where it is too early to restore it once more."""
+        if not lost:
+            return
+        kind, name = key = manifest["kind"], manifest["metadata"]["name"]
+        if waiting := self._undos.waiting(owner, key):
+            raise ForeignConflictError(kind, name, lost, waiting.seconds)
+        self._undos.failed(owner, key, "")
+        self._undone.setdefault(owner, []).append(f"{kind} {name}: {lost}")
 
     async def _created(self, owner: Key, manifest: Object, *, is_memory: bool) -> Object:
         """Make a child that is not known, or bring it to its manifest where there is one that lacks our labels or owner.
@@ -140,10 +127,12 @@ class Applier:
                 if error.status != HTTPStatus.CONFLICT:
                     raise
         live = await self._unlisted(owner, manifest)
+        if live is not None:
+            self._check_undo(owner, manifest, foreign.lost(live, manifest, contract.FIELD_MANAGER))
         if live is not None and is_memory:
             await self.take_back(manifest, live)
             raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
-        return await self._written(owner, manifest, live, is_memory=is_memory)
+        return await self._written(manifest, live, is_memory=is_memory)
 
     async def _unlisted(self, owner: Key, manifest: Object) -> Object | None:
         """Return the metadata of a child that lacks our labels or owner, or is not known yet; None if there is none."""
@@ -178,55 +167,12 @@ class Applier:
                 raise ConflictError(kind, metadata["name"]) from None
             raise
 
-    async def _written(self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool) -> Object:
+    async def _written(self, manifest: Object, live: Object | None, *, is_memory: bool) -> Object:
         self._metrics.writes.labels(manifest["kind"], "apply").inc()
-        if is_memory:
-            return await self._write_over(manifest, live)
-        try:
-            return await self._api.apply(manifest)
-        except ApiError as refusal:
-            return await self._restored(owner, manifest, live, refusal)
-
-    async def _restored(self, owner: Key, manifest: Object, live: Object | None, refusal: ApiError) -> Object:
-        """Put a pod's spec back whole, where what others made of it keeps the API server from applying ours."""
-        found = foreign.additions(live, contract.FIELD_MANAGER) if live is not None else []
-        if live is None or not found or refusal.status != _INVALID:
-            raise refusal
-        self._check_undo(owner, manifest, found)
-        try:
-            await self._undo(owner, manifest, foreign.restoration(live, manifest), _RESTORER, found)
-        except ApiError:
-            raise refusal from None
-        return await self._api.apply(manifest)
-
-    def _check_undo(self, owner: Key, manifest: Object, found: Sequence[foreign.Addition]) -> None:
-        """Raise where an object has been undone often enough; it then stays until others, or the resource, want something else."""
-        if not found:
-            return
-        key, left = (manifest["kind"], manifest["metadata"]["name"]), self._left.setdefault(owner, {})
-        what, now = foreign.told(found), self._monotonic()
-        asked = (what, meta.fingerprint(manifest))
-        times = self._undos.get(owner, {}).get(key, [])
-        if left.get(key) == asked or sum(now - at < _UNDO_SECONDS for at in times) >= _UNDOS:
-            left[key] = asked
-            raise ForeignConflictError(*key, what)
-
-    async def _undo(
-        self, owner: Key, manifest: Object, patch: list[Object], manager: str, found: list[foreign.Addition]
-    ) -> Object:
-        kind, metadata = manifest["kind"], manifest["metadata"]
-        made = await self._api.json_patch(kind, metadata["namespace"], metadata["name"], patch, manager)
-        self._cache.put(kind, made)
-        self._metrics.writes.labels(kind, "undo").inc()
-        if found:
-            times = self._undos.setdefault(owner, {}).setdefault((kind, metadata["name"]), [])
-            times[:] = [*times[1 - _UNDOS :], self._monotonic()]
-            text = f"{kind} {metadata['name']}: {foreign.told(found)}"
-            self._undone.setdefault(owner, []).append(text)
-        return made
+        return await (self._write_over(manifest, live) if is_memory else self._api.apply(manifest))
 
     def take_undone(self, owner: Key) -> list[str]:
-        """Return what others had changed and was undone since this was asked last, with who did it."""
+        """Return what others had changed and was restored since this was asked last, with who did it."""
         return self._undone.pop(owner, [])
 
     def take_written(self, owner: Key) -> bool:
@@ -291,18 +237,9 @@ class Applier:
     def forget(self, owner: Key) -> None:
         """Drop what is remembered of a custom resource that is gone."""
         self._applied.pop(owner, None)
-        self._undos.pop(owner, None)
+        self._undos.forget(owner)
         self._undone.pop(owner, None)
         self._written_of.discard(owner)
-        self._left.pop(owner, None)
-
-
-def _has_arrived(live: Object, manifest: Object) -> bool:
-    """Tell whether an operator that ran before this one has applied a manifest, and nothing is left to remove."""
-    manager = contract.FIELD_MANAGER
-    return is_as_applied(live, manifest, manager) and not foreign.removal(
-        live, foreign.additions(live, manager), _RESTORER
-    )
 
 
 def _version(live: Object, manifest: Object) -> Version:

@@ -172,8 +172,7 @@ class Cache:
 def lean(kind: str, live: Object) -> Object:
     """Return an object without most of what nobody looks at: what is kept of them is the operator's memory.
 
-    Managed fields are those that others may have a say in: none of pods and EldrDeployments, and of subresources only those
-    of EldrScalers. Of a pod's spec its node stays, and of containers what they ask for. Revisions of StatefulSets, which
+    Managed fields are those that others may have a say in: none of pods and EldrDeployments, and those of a status only of EldrScalers. Of a pod's spec its node stays, and of containers what they ask for. Revisions of StatefulSets, which
     carry our labels but are not ours, lose their copy of the template.
     """
     metadata = live["metadata"]
@@ -181,7 +180,7 @@ def lean(kind: str, live: Object) -> Object:
         kept = {name: value for name, value in metadata.items() if name != "managedFields"}
         if kind not in {"Pod", contract.KIND_DEPLOYMENT}:
             managed = metadata["managedFields"] or ()
-            kept["managedFields"] = [entry for entry in managed if not entry.get("subresource")]
+            kept["managedFields"] = [entry for entry in managed if entry.get("subresource") != "status"]
         live = {**live, "metadata": kept}
     if kind == "Pod" and "spec" in live:
         spec = {name: live["spec"][name] for name in _OF_POD if name in live["spec"]}

@@ -19,6 +19,7 @@ from eldr_operator.conditions import (
     SYMPTOMS,
 )
 from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.unwritten import FOREIGN
 
 Object = dict[str, Any]
 Status = Mapping[str, Any]
@@ -66,10 +67,11 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
             found.append(Event("Warning", condition["reason"], condition["message"]))
         elif (
             kind == "Progressing"
-            and condition["reason"] in {ROLLED_BACK, "ProgressDeadlineExceeded"}
+            and condition["reason"] in {ROLLED_BACK, "ProgressDeadlineExceeded", FOREIGN}
             and was.get("reason") != condition["reason"]
         ):
-            found.append(Event("Warning", f"Rollout{condition['reason']}", condition["message"]))
+            of_rollout = "" if condition["reason"] == FOREIGN else "Rollout"
+            found.append(Event("Warning", f"{of_rollout}{condition['reason']}", condition["message"]))
         elif (
             kind == CENTROIDS_ACTIVE
             and condition["reason"] in _CENTROID_WARNINGS
@@ -159,7 +161,7 @@ def undone(what: str) -> Event:
     return Event(
         "Warning",
         "ForeignChangeUndone",
-        f"{what} was removed: the operator writes this object; use the EldrDeployment, for example podTemplate",
+        f"{what} is restored: the operator writes this object; use the EldrDeployment, and its EldrScalers for replicas",
     )
 
 

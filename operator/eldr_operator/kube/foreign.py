@@ -1,184 +1,97 @@
-"""What others added to the pod template of an object that is ours, and patches that take it away. Pure.
+"""Which fields of ours others have changed or removed. Pure.
 
-Server-side apply puts back what others changed, and leaves what they added. ``metadata.managedFields`` says who set what
-(https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
+Server-side apply restores them. ``metadata.managedFields`` says whose each field is
+(https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management): what was applied and is not ours any more, others have
+changed, or removed. Fields that others only add are theirs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 Object = Mapping[str, Any]
 Tree = Mapping[str, Any]
 """Set of fields: ``f:name`` or ``k:{...}`` (an item of a list, by its keys) to what lies below; ``.`` is the field itself."""
-Path = tuple[str | int, ...]
+Path = tuple[str, ...]
 
-_POD: Final = ("spec", "template", "spec")
-_ITSELF: Final = "."
-_SHOWN: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """A field or list item that only others have set.
-
-    Parameters
-    ----------
-    path : tuple
-        Names and positions from the object's root.
-    shown : str
-        For people, for example ``containers[engine].env[A]``.
-    manager : str
-        Who set it, for example ``kubectl-set``.
-    """
-
-    path: Path
-    shown: str
-    manager: str
+_SHOWN = 5
+_SPECS = {None, "", "scale"}
+"""Subresources by which fields of a manifest are written."""
 
 
-def additions(live: Object, manager: str) -> list[Addition]:
-    """Return what others added under ``spec.template.spec``.
-
-    Fields of our own manager are ours whatever the operation: admission webhooks that change our requests write in our
-    name. Entries of subresources, and all outside of the pod's spec, are left out: autoscalers and
-    ``kubectl rollout restart`` go on working.
+def lost(live: Object, applied: Object, manager: str) -> str:
+    """Return which fields others have taken from us, and who, for example ``spec.replicas (set by kubectl)``; empty if they have none.
 
     Parameters
     ----------
     live : mapping
-        A Deployment or StatefulSet, with its managedFields.
+        With its managedFields.
+    applied : mapping
+        Manifest that was applied to it last.
     manager : str
         Our field manager.
-
-    Returns
-    -------
-    list of Addition
-        None of them lies within another one.
     """
     entries = [
-        (entry["manager"], tree)
+        (entry["manager"], entry.get("fieldsV1") or {})
         for entry in live["metadata"].get("managedFields") or ()
-        if not entry.get("subresource") and (tree := _pod_fields(entry.get("fieldsV1") or {}))
+        if entry.get("subresource") in _SPECS
     ]
     own: Tree = {}
     for name, tree in entries:
         if name == manager:
             own = _union(own, tree)
-    pod = live
-    for part in _POD:
-        pod = pod.get(part) or {}
-    found: dict[Path, Addition] = {}
-    for name, tree in entries:
-        if name != manager:
-            for path, shown in _foreign(tree, own, pod):
-                found.setdefault(path, Addition((*_POD, *path), shown.removeprefix("."), name))
-    whole = found.keys()
-    return [
-        each
-        for path, each in found.items()
-        if not any(path[:length] in whole for length in range(1, len(path)))
-    ]
+    metadata = {
+        name: value for name, value in applied["metadata"].items() if name not in {"name", "namespace"}
+    }
+    wanted = {name: applied[name] for name in applied.keys() - {"apiVersion", "kind"}} | {
+        "metadata": metadata
+    }
+    found: dict[str, list[str]] = {}
+    for path, shown in _missing(wanted, own, (), ""):
+        by = next((name for name, tree in entries if name != manager and _has(tree, path)), "")
+        found.setdefault(by, []).append(shown)
+    return "; ".join(_told(by, shown) for by, shown in sorted(found.items(), reverse=True))
 
 
-def removal(live: Object, found: Iterable[Addition], restorer: str) -> list[dict[str, Any]]:
-    """Return the JSON patch that removes additions, and what the manager ``restorer`` has a say in; empty if there is neither.
-
-    It fails where that has changed since ``live`` was read.
-    """
-    # Later items of a list go first, so that positions stay true.
-    paths = sorted((each.path for each in found), key=_order, reverse=True)
-    operations: list[dict[str, Any]] = [{"op": "remove", "path": _pointer(path)} for path in paths]
-    metadata = live["metadata"]
-    entries = metadata.get("managedFields") or []
-    kept = [entry for entry in entries if entry["manager"] != restorer]
-    if len(kept) < len(entries):
-        version = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
-        operations += [version, {"op": "replace", "path": "/metadata/managedFields", "value": kept}]
-    return [*_unchanged(live), *operations] if operations else []
+def _told(by: str, shown: list[str]) -> str:
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return f"{', '.join(sorted(shown)[:_SHOWN])}{more} ({f'set by {by}' if by else 'removed'})"
 
 
-def restoration(live: Object, manifest: Object) -> list[dict[str, Any]]:
-    """Return the JSON patch that puts the pod's whole spec back; it fails where that has changed since ``live`` was read.
-
-    For what server-side apply is refused: beside another source of the same volume, for example. Who sends it has a say
-    in what it sets from then on, beside our apply, and must lose it (:func:`removal`), or it stays for ever.
-    """
-    pod = manifest["spec"]["template"]["spec"]
-    return [*_unchanged(live), {"op": "replace", "path": _pointer(_POD), "value": pod}]
-
-
-def told(found: Sequence[Addition]) -> str:
-    """Say what was set and by whom, for an Event or a log."""
-    by_manager: dict[str, list[str]] = {}
-    for each in found:
-        by_manager.setdefault(each.manager, []).append(each.shown)
-    return "; ".join(
-        f"{', '.join(shown[:_SHOWN])}{f' and {len(shown) - _SHOWN} more' if len(shown) > _SHOWN else ''} (set by {name})"
-        for name, shown in by_manager.items()
-    )
-
-
-def _unchanged(live: Object) -> list[dict[str, Any]]:
-    metadata = live["metadata"]
-    return [
-        {"op": "test", "path": f"/metadata/{key}", "value": metadata[key]} for key in ("uid", "generation")
-    ]
+def _missing(wanted: Any, tree: Tree, path: Path, shown: str) -> Iterator[tuple[Path, str]]:
+    """Yield the fields of a value that a tree lacks, as finely as fields have owners, and how people write them."""
+    if not tree:
+        return  # a leaf, or one owner for all of it
+    if isinstance(wanted, dict):
+        for name, value in wanted.items():
+            key, at = f"f:{name}", f"{shown}.{name}" if shown else name
+            if key in tree:
+                yield from _missing(value, tree[key], (*path, key), at)
+            elif value:  # what is empty is not kept, and has no owner
+                yield (*path, key), at
+    elif isinstance(wanted, list):
+        keyed = {key: json.loads(key[2:]) for key in tree if key.startswith("k:")}
+        for item in wanted if keyed else ():
+            at = next((key for key, keys in keyed.items() if has_keys(item, keys)), None)
+            name = f"{shown}[{item.get('name', '')}]" if isinstance(item, Mapping) else shown
+            if at is None:
+                yield path, name
+            else:
+                yield from _missing(item, tree[at], (*path, at), name)
 
 
-def _order(path: Path) -> tuple[str, ...]:
-    return tuple(f"{part:09d}" if isinstance(part, int) else part for part in path)
-
-
-def _pointer(path: Path) -> str:
-    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
-
-
-def _pod_fields(tree: Tree) -> Tree:
-    for part in _POD:
-        tree = tree.get(f"f:{part}") or {}
-    return tree
+def _has(tree: Tree, path: Path) -> bool:
+    for key in path:
+        if key not in tree:
+            return False
+        tree = tree[key]
+    return True
 
 
 def _union(one: Tree, other: Tree) -> Tree:
     return {key: _union(one.get(key, {}), other.get(key, {})) for key in {*one, *other}}
-
-
-def _foreign(tree: Tree, own: Tree, live: Any) -> Iterator[tuple[Path, str]]:
-    """Yield what stands in a tree and not in ours, as far as it is there; a whole subtree at once where it was made by others."""
-    for key, below in tree.items():
-        place = _place(key, live)
-        if place is None:
-            continue
-        step, shown = place
-        ours = own.get(key)
-        if ours is None and (not below or _ITSELF in below):
-            yield (step,), shown
-            continue
-        for path, rest in _foreign(below, ours or {}, live[step]):
-            yield (step, *path), shown + rest
-
-
-def _place(key: str, live: Any) -> tuple[str | int, str] | None:
-    """Return where a field or item stands in an object or list, and how it is shown; None if it is not there, or twice."""
-    kind, _, name = key.partition(":")
-    if kind == "f" and isinstance(live, Mapping):
-        return (name, f".{name}") if name in live else None
-    if kind not in {"k", "v"} or not isinstance(live, list):
-        return None
-    wanted = json.loads(name)
-    positions = [
-        index
-        for index, item in enumerate(live)
-        if (has_keys(item, wanted) if kind == "k" else item == wanted)
-    ]
-    if len(positions) != 1:
-        return None
-    values = wanted.values() if kind == "k" else [wanted]
-    return positions[0], f"[{','.join(map(str, values))}]"
 
 
 def has_keys(item: Any, wanted: Mapping[str, Any]) -> bool:

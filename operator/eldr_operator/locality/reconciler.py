@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from eldr import contract
+from eldr_operator import backoff, meta
 from eldr_operator.conditions import Condition
 from eldr_operator.drift import windows
 from eldr_operator.drift.decide import block, decide
@@ -31,7 +33,7 @@ from eldr_operator.locality.router_view import RouterView, ready_routers, unread
 from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
-from eldr_operator.unwritten import Unwritten, Writes, tried
+from eldr_operator.unwritten import Unwritten, Writes
 from eldr_operator.workloads import rbac
 
 Object = dict[str, Any]
@@ -79,7 +81,9 @@ class Locality:
         recorder: Recorder,
         metrics: Metrics,
         image: str,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._refusals = backoff.Backoff(monotonic, backoff.REFUSED)
         self._polls = polls
         self._applier = applier
         self._recorder = recorder
@@ -174,7 +178,8 @@ class Locality:
         for fit, status in marks.marks(all_fits, look.drift, decision.refused, now):
             await self._recorder.fit(fit, status, now)
         plan = planner.plan(cr, planner.Situation(all_fits, taken, look), now)
-        created, unwritten = await self._runs.carry_out(cr, plan, all_fits)
+        writes = self._writes(cr)
+        created, unwritten = await self._runs.carry_out(cr, plan, all_fits, writes)
         after = before.but(
             refit=before.refit if unwritten else plan.refit,
             drift=look.drift,
@@ -182,11 +187,11 @@ class Locality:
         ).with_protection(look.verdict.protective, now)
         if is_readable:
             after = self._activated(cr, after.with_table(decision.table), before.table)
-        if fault := await self._publish(cr, after, live):
+        if fault := await self._publish(writes, cr, after, live):
             unwritten.append(fault)
             after = before
         unwritten += unadopted
-        if fault := await tried("ConfigMap", "", self._ownership.keep_sets(cr, after.table)):
+        if fault := await writes.tried("ConfigMap", "", self._ownership.keep_sets(cr, after.table)):
             unwritten.append(fault)
         return Outcome(
             look=look,
@@ -214,7 +219,7 @@ class Locality:
 
     async def adopt(self, cr: EldrDeployment, fits: Sequence[Object]) -> list[Unwritten]:
         """Make EldrFits that users created go when their deployment goes; return those that cannot be written."""
-        writes = Writes(asyncio.get_running_loop().time)
+        writes = self._writes(cr)
         tries = [
             await writes.tried(contract.KIND_FIT, fit["metadata"]["name"], self._ownership.adopt_fit(cr, fit))
             for fit in fits
@@ -226,6 +231,7 @@ class Locality:
         self._polls.forget(key)
         self._seen.pop(key, None)
         self._ownership.forget(key)
+        self._refusals.forget(key)
 
     def _warn(self, cr: EldrDeployment, text: str, now: datetime) -> None:
         if self._warned.count((cr.metadata.uid, text), now):
@@ -240,12 +246,17 @@ class Locality:
         }
         return before if baselines == known else before.but(baselines=baselines)
 
-    async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> Unwritten | None:
+    def _writes(self, cr: EldrDeployment) -> Writes:
+        return Writes((cr.namespace, cr.name), self._refusals, asyncio.get_running_loop().time)
+
+    async def _publish(
+        self, writes: Writes, cr: EldrDeployment, after: memory.Memory, live: Snapshot
+    ) -> Unwritten | None:
         manifest = memory.config_map(cr, after)
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         found = live.owned(kind, name, cr.metadata.uid)
         write = self._applier.apply((cr.namespace, cr.name), manifest, found, is_memory=True)
-        return await tried(kind, name, write)
+        return await writes.tried(kind, name, write, meta.fingerprint(manifest))
 
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:
         seen = self._seen[cr.namespace, cr.name]

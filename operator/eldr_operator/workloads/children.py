@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator import meta
+from eldr_operator import backoff, meta
 from eldr_operator.conditions import NOT_REFUSED, Refusal
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
@@ -70,7 +71,13 @@ class Children:
     """
 
     def __init__(
-        self, applier: Applier, images: Images, secrets: AdminSecrets, outside: Outside, maker: str
+        self,
+        applier: Applier,
+        images: Images,
+        secrets: AdminSecrets,
+        outside: Outside,
+        maker: str,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._maker = maker
         self._applier = applier
@@ -78,6 +85,11 @@ class Children:
         self._outside = outside
         self._secrets = secrets
         self._slow: dict[str, frozenset[tuple[str, str]]] = {}
+        self._refusals = backoff.Backoff(monotonic, backoff.REFUSED)
+
+    def forget(self, owner: tuple[str, str]) -> None:
+        """Drop what is remembered of a deployment that is gone."""
+        self._refusals.forget(owner)
 
     async def apply(
         self,
@@ -147,7 +159,7 @@ class Children:
             _hold_prefill(cr, chosen, runs[contract.ROLE_PREFILL])
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
-        writes = Writes(asyncio.get_running_loop().time)
+        writes = Writes((cr.namespace, cr.name), self._refusals, asyncio.get_running_loop().time)
         left: dict[tuple[str, str], Unwritten] = {}
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -194,7 +206,7 @@ class Children:
                 roles.has_sidecars(cr, live.pods)
             ):
                 continue  # clients need it until routers are ready beside the prefill engines
-            if fault := await writes.tried(kind, name, self._applier.delete(kind, surplus)):
+            if fault := await writes.tried(kind, name, self._applier.delete(kind, surplus), "delete"):
                 left[kind, name] = fault
         for scaler, status in scaling.statuses(cr, live):
             if fault := await self._tell_scaler(writes, scaler, status):
@@ -247,9 +259,8 @@ class Children:
         owned = live.owned(kind, name, cr.metadata.uid)
         # whose its replicas are may have changed since it was read
         is_memory = kind == contract.KIND_SCALER
-        return await writes.tried(
-            kind, name, self._applier.apply((cr.namespace, cr.name), manifest, owned, is_memory=is_memory)
-        )
+        write = self._applier.apply((cr.namespace, cr.name), manifest, owned, is_memory=is_memory)
+        return await writes.tried(kind, name, write, meta.fingerprint(manifest))
 
     async def _tell_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:
         kind, metadata = scaler["kind"], scaler["metadata"]

@@ -1,278 +1,132 @@
-"""What others added to our pods, by managedFields as the API server writes them."""
+"""Which of our fields others have changed or removed, by managedFields as the API server writes them."""
 
-import copy
+from copy import deepcopy
 
-import jsonpatch
 import pytest
 
-from eldr_operator.kube.foreign import additions, removal, restoration, told
+from eldr_operator.kube.foreign import lost
 
 OURS = "eldr-operator"
-UNDO = "eldr-operator-undo"
-
-
-def entry(manager, pod, operation="Update", subresource=None):
-    made = {
-        "manager": manager,
-        "operation": operation,
-        "apiVersion": "apps/v1",
-        "fieldsType": "FieldsV1",
-        "fieldsV1": {"f:spec": {"f:template": {"f:spec": pod}}},
-    }
-    return made | ({"subresource": subresource} if subresource else {})
-
-
-def item(name, **fields):
-    return {f'k:{{"name":"{name}"}}': {".": {}} | fields}
-
-
-LIVE = {
-    "metadata": {"uid": "u", "generation": 7, "resourceVersion": "42"},
+APPLIED = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "metadata": {"name": "x", "namespace": "ns", "labels": {"a": "1", "b": "2"}},
     "spec": {
-        "replicas": 3,
+        "replicas": 2,
+        "paused": False,
+        "selector": {"matchLabels": {"a": "1"}},
         "template": {
-            "metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}},
             "spec": {
                 "containers": [
-                    {"name": "first", "image": "theirs", "imagePullPolicy": "Always"},
-                    {
-                        "name": "engine",
-                        "image": "ours",
-                        "args": ["serve"],
-                        "env": [
-                            {"name": "FOO", "value": "1"},
-                            {"name": "A", "value": "1"},
-                            {"name": "BAR", "value": "2"},
-                        ],
-                        "ports": [
-                            {"containerPort": 8100, "protocol": "TCP"},
-                            {"containerPort": 1, "protocol": "UDP"},
-                        ],
-                        "resources": {
-                            "limits": {"cpu": "1", "amd.com/gpu": "1"},
-                            "requests": {"memory": "1Gi"},
-                        },
-                    },
-                    {"name": "last", "image": "theirs"},
-                ],
-                "nodeSelector": {"a": "b"},
-                "schedulerName": "default-scheduler",
-                "volumes": [
-                    {"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}},
-                    {"name": "theirs", "emptyDir": {}},
-                ],
-            },
+                    {"name": "engine", "image": "ours", "args": ["x"], "env": [{"name": "A", "value": "1"}]},
+                    {"name": "router", "image": "ours"},
+                ]
+            }
         },
     },
 }
-APPLIED = entry(
-    OURS,
-    {
-        "f:containers": item(
-            "engine",
-            **{
-                "f:name": {},
-                "f:image": {},
-                "f:args": {},
-                "f:env": item("A", **{"f:name": {}, "f:value": {}}),
-                "f:ports": {'k:{"containerPort":8100,"protocol":"TCP"}': {".": {}, "f:containerPort": {}}},
-                "f:resources": {"f:limits": {"f:amd.com/gpu": {}}},
-            },
-        ),
-        "f:volumes": item("cache", **{"f:emptyDir": {}, "f:name": {}}),
+ENGINE, ROUTER, A = (f'k:{{"name":"{name}"}}' for name in ("engine", "router", "A"))
+OWNED = {
+    "f:metadata": {"f:labels": {"f:a": {}, "f:b": {}}},
+    "f:spec": {
+        "f:replicas": {},
+        "f:selector": {},
+        "f:template": {
+            "f:spec": {
+                "f:containers": {
+                    ENGINE: {
+                        ".": {},
+                        "f:name": {},
+                        "f:image": {},
+                        "f:args": {},
+                        "f:env": {A: {".": {}, "f:name": {}, "f:value": {}}},
+                    },
+                    ROUTER: {".": {}, "f:name": {}, "f:image": {}},
+                }
+            }
+        },
     },
-    "Apply",
-)
+}
 
 
-def engine(**fields):
-    return {"f:containers": {'k:{"name":"engine"}': fields}}
+def entry(manager, fields, operation="Update", subresource=None):
+    made = {"manager": manager, "operation": operation, "fieldsV1": fields}
+    return made | ({"subresource": subresource} if subresource else {})
 
 
-def env(*names):
-    return {"f:env": {key: value for name in names for key, value in item(name, **{"f:value": {}}).items()}}
+def without(*paths):
+    """Return what is ours after others have taken some fields."""
+    owned = deepcopy(OWNED)
+    for *parents, last in paths:
+        node = owned
+        for part in parents:
+            node = node[part]
+        del node[last]
+    return owned
 
 
-def live(*entries):
-    made = copy.deepcopy(LIVE)
-    made["metadata"]["managedFields"] = [APPLIED, *entries]
-    return made
+def within(path, leaf=None):
+    return {path[0]: within(path[1:], leaf)} if path else leaf or {}
 
 
-def undone(*entries):
-    """Return the pod's spec after the removal of what these entries added, and what was said of it."""
-    before = live(*entries)
-    found = additions(before, OURS)
-    return jsonpatch.apply_patch(before, removal(before, found, UNDO))["spec"]["template"]["spec"], told(
-        found
-    )
+REPLICAS = ("f:spec", "f:replicas")
+LABEL = ("f:metadata", "f:labels", "f:b")
+CONTAINERS = ("f:spec", "f:template", "f:spec", "f:containers")
+VALUE = (*CONTAINERS, ENGINE, "f:env", A, "f:value")
+IMAGE = (*CONTAINERS, ENGINE, "f:image")
 
 
 @pytest.mark.parametrize(
-    ("entries", "shown", "expected"),
+    ("taken", "others", "shown"),
     [
+        ([], [], ""),
+        ([], [entry("kubectl-set", within((*CONTAINERS, 'k:{"name":"spy"}'), {".": {}}))], ""),
+        ([], [entry("kubectl", within(REPLICAS))], ""),
+        ([REPLICAS], [entry("hpa", within(REPLICAS), subresource="scale")], "spec.replicas (set by hpa)"),
+        ([REPLICAS], [entry("kubelet", within(REPLICAS), subresource="status")], "spec.replicas (removed)"),
+        ([LABEL], [], "metadata.labels.b (removed)"),
         (
-            [entry("kubectl-set", engine(**env("FOO", "BAR")))],
-            "containers[engine].env[FOO], containers[engine].env[BAR] (set by kubectl-set)",
-            lambda pod: [each["name"] for each in pod["containers"][1]["env"]] == ["A"],
-        ),
-        (
-            [
-                entry(
-                    "kubectl-set",
-                    engine(
-                        **{
-                            "f:resources": {
-                                "f:limits": {"f:cpu": {}},
-                                "f:requests": {".": {}, "f:memory": {}},
-                            }
-                        }
-                    ),
-                )
-            ],
-            "containers[engine].resources.limits.cpu, containers[engine].resources.requests (set by kubectl-set)",
-            lambda pod: pod["containers"][1]["resources"] == {"limits": {"amd.com/gpu": "1"}},
-        ),
-        (
-            [
-                entry("kubectl-edit", {"f:containers": item("first", **{"f:image": {}}) | item("last")}),
-                entry("mesh", {"f:volumes": item("theirs", **{"f:emptyDir": {}})}, "Apply"),
-            ],
-            "containers[first], containers[last] (set by kubectl-edit); volumes[theirs] (set by mesh)",
-            lambda pod: (
-                [each["name"] for each in pod["containers"]] == ["engine"]
-                and [each["name"] for each in pod["volumes"]] == ["cache"]
+            [VALUE, IMAGE, LABEL],
+            [entry("kubectl-set", within(VALUE)), entry("flux", within(IMAGE), "Apply")],
+            (
+                "spec.template.spec.containers[engine].env[A].value (set by kubectl-set);"
+                " spec.template.spec.containers[engine].image (set by flux); metadata.labels.b (removed)"
             ),
         ),
         (
-            [
-                entry(
-                    "kubectl-patch",
-                    {"f:volumes": {'k:{"name":"cache"}': {"f:emptyDir": {"f:sizeLimit": {}}}}},
-                )
-            ],
-            "volumes[cache].emptyDir.sizeLimit (set by kubectl-patch)",
-            lambda pod: pod["volumes"][0] == {"name": "cache", "emptyDir": {}},
+            [(*CONTAINERS, ROUTER)],
+            [entry("kubectl-edit", within((*CONTAINERS, ENGINE)))],
+            "spec.template.spec.containers[router] (set by kubectl-edit)",
         ),
-        (
-            [
-                entry(
-                    "kubectl-patch",
-                    engine(**{"f:ports": {'k:{"containerPort":1,"protocol":"UDP"}': {".": {}}}}),
-                )
-            ],
-            "containers[engine].ports[1,UDP] (set by kubectl-patch)",
-            lambda pod: len(pod["containers"][1]["ports"]) == 1,
-        ),
-        (
-            [entry("a", {"f:nodeSelector": {}}), entry("b", {"f:nodeSelector": {}, "f:schedulerName": {}})],
-            "nodeSelector (set by a); schedulerName (set by b)",
-            lambda pod: "nodeSelector" not in pod and "schedulerName" not in pod,
-        ),
-        (
-            [
-                entry("a", {"f:containers": item("first")}),
-                entry("b", {"f:containers": {'k:{"name":"first"}': {"f:imagePullPolicy": {}}}}),
-            ],
-            "containers[first] (set by a)",
-            lambda pod: [each["name"] for each in pod["containers"]] == ["engine", "last"],
-        ),
-    ],
-)
-def test_additions_of_others_are_removed(entries, shown, expected):
-    pod, said = undone(*entries)
-    assert said == shown
-    assert expected(pod), pod
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [],
-        [entry(OURS, engine(**env("FOO")))],
-        [entry("kubectl-client-side-apply", engine(**{"f:args": {}} | env("A")))],
-        [entry("kube-controller-manager", engine(**env("FOO")), subresource="status")],
-        [entry("kubectl-set", engine(**env("GONE")))],
-        [
-            {
-                "manager": "kubectl-rollout",
-                "operation": "Update",
-                "fieldsV1": {
-                    "f:spec": {
-                        "f:replicas": {},
-                        "f:template": {
-                            "f:metadata": {
-                                "f:annotations": {".": {}, "f:kubectl.kubernetes.io/restartedAt": {}}
-                            }
-                        },
-                    }
-                },
-            }
-        ],
     ],
     ids=[
-        "nobody",
-        "our own requests, changed on their way",
-        "what is ours too",
-        "status",
-        "what is gone",
-        "restart and scale",
+        "nothing",
+        "an addition",
+        "theirs too",
+        "scaled",
+        "a status is no claim",
+        "removed",
+        "several",
+        "an item of a list",
     ],
 )
-def test_the_rest_stays(entries):
-    assert additions(live(*entries), OURS) == []
+def test_what_others_have_taken_is_told_with_who(taken, others, shown):
+    live = {"metadata": {"managedFields": [entry(OURS, without(*taken), "Apply"), *others]}}
+    assert lost(live, APPLIED, OURS) == shown
 
 
-def test_what_we_share_with_nobody_any_more_is_removed():
-    """A field of ours that others set, too, stays after our manifest lost it; then it is theirs alone."""
-    theirs = entry("kubectl-set", engine(**env("A")))
-    assert additions(live(theirs), OURS) == []
-    without = copy.deepcopy(live(theirs))
-    without["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:template"]["f:spec"]["f:containers"][
-        'k:{"name":"engine"}'
-    ].pop("f:env")
-    assert told(additions(without, OURS)) == "containers[engine].env[A] (set by kubectl-set)"
-
-
-def test_a_concurrent_change_refuses_the_patch():
-    before = live(entry("kubectl-set", engine(**env("FOO"))))
-    patch = removal(before, additions(before, OURS), UNDO)
-    before["metadata"]["generation"] += 1
-    with pytest.raises(jsonpatch.JsonPatchTestFailed):
-        jsonpatch.apply_patch(before, patch)
-
-
-def test_objects_without_pods_or_managed_fields_have_none():
-    assert (
-        additions({"metadata": {"managedFields": [{"manager": "a", "fieldsV1": {"f:data": {}}}]}}, OURS) == []
-    )
-    assert additions(LIVE, OURS) == []
-    assert additions({"metadata": {"managedFields": [entry("a", {"f:containers": {}})]}}, OURS) == []
+def test_what_admission_changes_in_our_own_requests_is_ours():
+    live = {
+        "metadata": {
+            "managedFields": [entry(OURS, without(IMAGE), "Apply"), entry(OURS, within(IMAGE), "Update")]
+        }
+    }
+    assert lost(live, APPLIED, OURS) == ""
 
 
 def test_many_are_told_in_short():
-    found = additions(live(entry("a", {f"f:{name}": {} for name in LIVE["spec"]["template"]["spec"]})), OURS)
-    assert told(found) == "nodeSelector, schedulerName (set by a)", "containers and volumes are ours as well"
-    assert told(found * 3).endswith("and 1 more (set by a)")
-
-
-def test_who_put_something_back_keeps_no_say_in_it():
-    before = live(entry("kubectl-set", engine(**env("FOO"))), entry(UNDO, engine(**env("A"))))
-    found = additions(before, OURS)
-    after = jsonpatch.apply_patch(before, removal(before, found, UNDO))
-    assert [each["manager"] for each in after["metadata"]["managedFields"]] == [OURS, "kubectl-set"]
-    assert [each["name"] for each in after["spec"]["template"]["spec"]["containers"][1]["env"]] == [
-        "A",
-        "BAR",
-    ]
-    assert removal(after, [], UNDO) == [], "nothing is sent where there is nothing to do"
-    before["metadata"]["resourceVersion"] = "43"
-    with pytest.raises(jsonpatch.JsonPatchTestFailed):
-        jsonpatch.apply_patch(before, removal(live(entry(UNDO, {})), [], UNDO))
-
-
-def test_a_pods_spec_is_put_back_whole():
-    manifest = {"spec": {"template": {"spec": {"containers": []}}}}
-    after = jsonpatch.apply_patch(LIVE, restoration(LIVE, manifest))
-    assert after["spec"]["template"]["spec"] == {"containers": []}
-    assert after["spec"]["replicas"] == 3
+    owned = {"f:metadata": {"f:labels": {"f:a": {}, "f:b": {}}}, "f:spec": {"f:replicas": {}}}
+    many = deepcopy(APPLIED)
+    many["metadata"]["labels"] |= {f"l{n}": "v" for n in range(7)}
+    live = {"metadata": {"managedFields": [entry(OURS, owned, "Apply")]}}
+    assert lost(live, many, OURS).endswith(" and 4 more (removed)")
