@@ -237,6 +237,7 @@ class Metadata(CamelModel):
     creation_timestamp: datetime
     deletion_timestamp: datetime | None = None
     annotations: Object = Field(default_factory=dict)
+    owner_references: list[Object] = Field(default_factory=list)
 
 
 class EldrDeployment(CamelModel):
@@ -334,6 +335,11 @@ class EldrFit(CamelModel):
     def harms(self) -> bool:
         """Whether the condition Regresses says that the set harmed when it was active last."""
         return self._condition("Regresses").get("status") == "True"
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the operator made it: its deployment controls it."""
+        return any(owner.get("controller") for owner in self.metadata.owner_references)
 
     @property
     def is_finished(self) -> bool:

@@ -17,6 +17,7 @@ from eldr_operator import meta
 from eldr_operator.clock import Clock
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits import lifecycle
+from eldr_operator.fits.runs import MOST_WRITES
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api, Object
 from eldr_operator.kube.apply import Applier
@@ -317,9 +318,11 @@ class Centroids:
 
     async def _tell_waiting(self, all_fits: Sequence[EldrFit]) -> None:
         now = self._common.clock()
-        for fit in all_fits:
-            if not fit.is_finished and fit.metadata.deletion_timestamp is None:
-                await self._common.recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
+        waiting = [fit for fit in all_fits if not fit.is_finished and fit.metadata.deletion_timestamp is None]
+        # those that have been told so need no write
+        untold = [fit for fit in waiting if fit.state[1] != lifecycle.NO_DEPLOYMENT]
+        for fit in untold[:MOST_WRITES]:
+            await self._common.recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
 
 
 def poll_seconds(policy: str, in_effect: Collection[str], often: float) -> float:

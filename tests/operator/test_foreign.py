@@ -37,8 +37,8 @@ def events(world):
             "Deployment x-prefill: spec.template.spec.containers[engine].image (set by kubectl-set)",
         ),
         (
-            ["set", "env", "deployment/x-prefill", "-c", "engine", "POD_NAMESPACE=other"],
-            "Deployment x-prefill: spec.template.spec.containers[engine].env[POD_NAMESPACE].valueFrom",
+            ["set", "env", "deployment/x-prefill", "-c", "engine", "MINE=other"],
+            "Deployment x-prefill: spec.template.spec.containers[engine].env[MINE].value (set by kubectl-set)",
         ),
         (
             ["scale", "deployment/x-prefill", "--replicas=7"],
@@ -57,7 +57,7 @@ def events(world):
     ids=["image", "variable", "scale", "what is none of ours", "label", "no label"],
 )
 def test_what_others_change_of_ours_is_restored_and_told(operator, world, command, told):
-    world.up()
+    world.up(prefill={"env": [{"name": "MINE", "value": "1"}]})
     kind, name = ("Service", "x") if command[0] == "label" else ("Deployment", "x-prefill")
     before = world.kube.get(kind, name)
     kubectl(world, *command)
@@ -111,8 +111,9 @@ def test_a_tool_that_does_not_give_in_is_left_for_a_while_and_named(world):
     assert "containers[engine].image (set by kubectl-set) changes again and again" in condition["message"]
     told = [each["reason"] for each in world.kube.list("Event")]
     assert (told.count("ForeignConflict"), told.count("ForeignChangeUndone")) == (1, 1)
-    world.patch(prefill={"image": "other"})  # what is asked for is still written
-    wait_for(lambda: pod(world)["containers"][0]["image"] == "other", "the image", 60, lambda: pod(world))
+    world.patch(prefill={"replicas": 2})  # what is asked for is still written
+    wait_for(lambda: workload(world)["spec"]["replicas"] == 2, "scaled", 60)
+    assert pod(world) == before
 
 
 def test_what_the_api_server_does_not_let_us_apply_beside_an_addition_is_told(world):
@@ -122,6 +123,7 @@ def test_what_the_api_server_does_not_let_us_apply_beside_an_addition_is_told(wo
     world.kube.strategic("StatefulSet", "x-decode", {"spec": {"template": {"spec": {"volumes": [volume]}}}})
     condition = world.condition("Progressing", status="False", reason="ChildRefused")
     assert "StatefulSet x-decode: " in condition["message"]
+    assert "are also set by python-httpx" in condition["message"]
     world.kube.strategic(
         "StatefulSet",
         "x-decode",

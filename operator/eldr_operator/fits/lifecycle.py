@@ -16,6 +16,10 @@ from eldr_operator.models import EldrFit, Report, parse
 Object = dict[str, Any]
 
 
+NO_DEPLOYMENT = "DeploymentNotFound"
+"""Reason of a fit that waits for its EldrDeployment."""
+
+
 class Progress(NamedTuple):
     """The next status of an unfinished fit, and whether its Job is to be created now."""
 
@@ -26,6 +30,11 @@ class Progress(NamedTuple):
 def is_running(job: Mapping[str, Any] | None) -> bool:
     """Tell whether a Job exists and has not ended."""
     return job is not None and not _ended(job)
+
+
+def may_have_reported(fit: EldrFit, job: Mapping[str, Any] | None) -> bool:
+    """Tell whether there can be a report: the Job has ended, or was deleted."""
+    return bool(_ended(job)) if job is not None else "jobName" in fit.status
 
 
 def advance(
@@ -74,7 +83,7 @@ def waiting_for_deployment(fit: EldrFit, now: datetime) -> Object:
     """Return the status of a fit whose EldrDeployment does not exist."""
     name = fit.spec.deployment_ref.name
     text = f"there is no EldrDeployment {name} in this namespace; create it, or delete this EldrFit"
-    return _status(fit, Condition(SUCCEEDED, "Unknown", "DeploymentNotFound", text), now)
+    return _status(fit, Condition(SUCCEEDED, "Unknown", NO_DEPLOYMENT, text), now)
 
 
 def unreadable(body: Mapping[str, Any], problem: str, now: datetime) -> Object:

@@ -22,6 +22,8 @@ from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
 
+STABLE = timedelta(minutes=30)
+"""Decode replicas stay the same for so long before a set is fitted for their number: an autoscaler would ask for one at each step."""
 MOST_DELAY = timedelta(minutes=10)
 """Of a fit by schedule behind its minute."""
 
@@ -106,12 +108,15 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     finished = sorted(
         (fit for fit in at.fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name)
     )
-    following = refit.next_schedule_time
+    following, since = refit.next_schedule_time, at.look.before.replicas_since
+    wakes = [] if following is None else [following + _delay(cr, following)]
+    if since is not None and since + STABLE > now:
+        wakes.append(since + STABLE)
     return Plan(
         create=created,
         delete=_surplus(cr, at, finished),
         refit=refit.but(last_fit=finished[-1].name if finished else before.last_fit),
-        wake_at=None if following is None else following + _delay(cr, following),
+        wake_at=min(wakes, default=None),
     )
 
 
@@ -171,6 +176,9 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Object | None:
         if not any(found and found.k != slots and found.digest not in blocked for found in sets):
             return _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
     if active is None or active.k != slots:
+        since = at.look.before.replicas_since
+        if since is None or now - since < STABLE:
+            return None
         return _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
     is_refused = any(view.refusal(active) for view in at.look.routers)
     return _attempt(cr, at, f"{cr.name}-repair", "Repair", now) if is_refused else None
@@ -195,10 +203,10 @@ def _following(base: str, number: int, taken: Collection[str]) -> str:
 
 
 def _surplus(cr: EldrDeployment, at: Situation, finished: Sequence[EldrFit]) -> tuple[str, ...]:
-    """Return the finished fits beyond the history limit, the oldest first, but none that the future depends on."""
+    """Return the automatic fits beyond the history limit, the oldest first, but none that the future depends on."""
     kept: set[str | None] = {cr.spec.centroids.pin, *(found.fit for found in at.table.sets)}
     kept |= attempts.latest(cr.name, finished, at.tried_since)
-    older = finished[: -cr.spec.refit.history_limit]
+    older = [fit for fit in finished if fit.is_automatic][: -cr.spec.refit.history_limit]
     return tuple(fit.name for fit in older if fit.name not in kept)
 
 

@@ -24,6 +24,10 @@ from eldr_operator.unwritten import Unwritten, Writes
 
 Object = dict[str, Any]
 
+MOST_WAITING = 20
+"""EldrFits of a deployment that have not ended, the one that runs included."""
+MOST_WRITES = 20
+"""EldrFits that a pass refuses, adopts, or tells that they have no deployment; the next passes go on."""
 _SKEW = timedelta(minutes=1)
 """By which clocks may differ that are right."""
 
@@ -47,7 +51,9 @@ class Runs:
         *,
         may_start: bool,
     ) -> bool:
-        """Advance every unfinished fit by one step, the oldest first; tell whether one has finished.
+        """Advance the oldest unfinished fits by one step; tell whether one has finished.
+
+        One that waits costs no request. Those beyond the limit are refused, some in each pass, so that no pass takes long.
 
         Parameters
         ----------
@@ -64,6 +70,12 @@ class Runs:
             for fit in (*waiting, *deleted)
             if (job := _owned(jobs.get(fit.name), fit)) is not None
         }
+        waiting.sort(key=lambda fit: fit.name not in own and "jobName" not in fit.status)
+        for fit in waiting[MOST_WAITING:][:MOST_WRITES]:
+            text = f"{MOST_WAITING} EldrFits of EldrDeployment {cr.name} wait already; create it again when some of them have ended"
+            await self._recorder.fit(fit, lifecycle.finished(fit, "TooManyWaiting", text, now), now)
+            self._metrics.fits.labels("TooManyWaiting").inc()
+        del waiting[MOST_WAITING:]
         busy = next((name for name, job in own.items() if lifecycle.is_running(job)), None)
         finished = False
         for fit in deleted:
@@ -72,7 +84,8 @@ class Runs:
                 await self._recorder.fit(fit, lifecycle.finished(fit, "Deleted", text, now), now)
                 finished = True
         for fit in waiting:
-            job, report = own.get(fit.name), await self._report(cr, fit.name)
+            job = own.get(fit.name)
+            report = await self._report(cr, fit.name) if lifecycle.may_have_reported(fit, job) else None
             status, start = lifecycle.advance(
                 fit,
                 job,

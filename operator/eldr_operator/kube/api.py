@@ -210,13 +210,13 @@ class Api:
                 return found, int(metadata["resourceVersion"])
             more = [("continue", metadata["continue"])]
 
-    async def create(self, manifest: Object) -> Object:
+    async def create(self, manifest: Object, manager: str = contract.FIELD_MANAGER) -> Object:
         """Create an object; one that exists is an ApiError of status 409."""
         namespace = manifest["metadata"]["namespace"]
         return await self.request(
             "POST",
             path(manifest["kind"], namespace),
-            query=[("fieldManager", contract.FIELD_MANAGER)],
+            query=[("fieldManager", manager)],
             body=manifest,
         )
 

@@ -52,7 +52,13 @@ class Applier:
         self._written_of: set[Key] = set()
 
     async def apply(
-        self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool = False
+        self,
+        owner: Key,
+        manifest: Object,
+        live: Object | None,
+        *,
+        is_memory: bool = False,
+        manager: str = "",
     ) -> Object:
         """Bring one child to its manifest.
 
@@ -66,6 +72,8 @@ class Applier:
             The child as listed by label; None if it was not found.
         is_memory : bool
             Whether the manifest was made from ``live``: then nothing is written if the child has changed since.
+        manager : str
+            In whose name a memory is created; empty for the operator's.
 
         Returns
         -------
@@ -85,13 +93,13 @@ class Applier:
         remembered = self._applied.setdefault(owner, {})
         key, digest = (kind, metadata["name"]), meta.fingerprint(manifest)
         if live is None:
-            applied = await self._created(owner, manifest, is_memory=is_memory)
+            applied = await self._created(owner, manifest, is_memory=is_memory, manager=manager)
         else:
             version = _version(live, manifest)
-            if remembered.get(key) == (digest, version) or is_as_applied(
-                live, manifest, contract.FIELD_MANAGER
-            ):
-                remembered[key] = (digest, version)
+            if remembered.get(key) == (digest, version):
+                return live
+            if key not in remembered and is_as_applied(live, manifest, contract.FIELD_MANAGER):
+                remembered[key] = (digest, version)  # by an operator that ran before this one
                 return live
             if not is_memory and remembered.get(key, (b"",))[0] == digest:
                 self._check_undo(owner, manifest, foreign.lost(live, manifest, contract.FIELD_MANAGER))
@@ -111,7 +119,7 @@ class Applier:
         self._undos.failed(owner, key, "")
         self._undone.setdefault(owner, []).append(f"{kind} {name}: {lost}")
 
-    async def _created(self, owner: Key, manifest: Object, *, is_memory: bool) -> Object:
+    async def _created(self, owner: Key, manifest: Object, *, is_memory: bool, manager: str) -> Object:
         """Make a child that is not known, or bring it to its manifest where there is one that lacks our labels or owner.
 
         An apply makes an object that is not there, whatever version it names. One that is there has another, which is a
@@ -122,7 +130,9 @@ class Applier:
             made_anew = manifest | {"metadata": metadata | {"resourceVersion": _NO_VERSION}}
             self._metrics.writes.labels(kind, "apply").inc()
             try:
-                return await (self._api.create(manifest) if is_memory else self._api.apply(made_anew))
+                if is_memory:
+                    return await self._api.create(manifest, manager or contract.FIELD_MANAGER)
+                return await self._api.apply(made_anew)
             except ApiError as error:
                 if error.status != HTTPStatus.CONFLICT:
                     raise
@@ -169,7 +179,16 @@ class Applier:
 
     async def _written(self, manifest: Object, live: Object | None, *, is_memory: bool) -> Object:
         self._metrics.writes.labels(manifest["kind"], "apply").inc()
-        return await (self._write_over(manifest, live) if is_memory else self._api.apply(manifest))
+        if is_memory:
+            return await self._write_over(manifest, live)
+        try:
+            return await self._api.apply(manifest)
+        except ApiError as error:
+            others = foreign.writers(live, contract.FIELD_MANAGER) if live is not None else ""
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or not others:
+                raise
+            text = f"{error.message}; fields of it are also set by {others}, and may be what is refused"
+            raise ApiError(error.status, error.reason, text) from None
 
     def take_undone(self, owner: Key) -> list[str]:
         """Return what others had changed and was restored since this was asked last, with who did it."""

@@ -55,6 +55,13 @@ def lost(live: Object, applied: Object, manager: str) -> str:
     return "; ".join(_told(by, shown) for by, shown in sorted(found.items(), reverse=True))
 
 
+def writers(live: Object, manager: str) -> str:
+    """Return who else has set fields of an object, beside its status."""
+    entries = live["metadata"].get("managedFields") or ()
+    names = {entry["manager"] for entry in entries if entry.get("subresource") in _SPECS}
+    return ", ".join(sorted(names - {manager}))
+
+
 def _told(by: str, shown: list[str]) -> str:
     more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     return f"{', '.join(sorted(shown)[:_SHOWN])}{more} ({f'set by {by}' if by else 'removed'})"

@@ -82,6 +82,8 @@ class Memory(Record):
         What fits expected of the sets in use, by digest; None where a fit stored nothing.
     protective : bool
         Whether JSQ is in effect in place of a set that harms.
+    replicas, replicas_since : int, datetime or None
+        How many decode replicas are wanted, and since when.
     """
 
     table: Table = Table()
@@ -95,6 +97,8 @@ class Memory(Record):
         dict[str, Baseline | None], read_by(counts.read_baselines), PlainSerializer(counts.dump)
     ] = Field(default_factory=dict)
     protective: Flag = False
+    replicas: Count = 0
+    replicas_since: Time | None = None
 
     def with_table(self, table: Table) -> Memory:
         """Return it with a new table; an activation becomes history."""
@@ -103,6 +107,11 @@ class Memory(Record):
             return found
         fit = NO_SET if table.active is None else table.active.fit
         return _noting(found, table.activated_at, fit, table.reason)
+
+    def with_replicas(self, count: int, now: datetime) -> Memory:
+        """Return it with the number of decode replicas that are wanted now."""
+        since = self.replicas_since if self.replicas == count else None
+        return self.but(replicas=count, replicas_since=min(since or now, now))
 
     def not_after(self, now: datetime) -> Memory:
         """Return it with no time that lies ahead, but for what is to come: the clock was ahead, when it was written."""

@@ -56,9 +56,8 @@ class Ownership:
 
     async def adopt_fit(self, cr: EldrDeployment, live: Object) -> None:
         """Make an EldrFit that a user created go when its deployment goes."""
-        if cr.metadata.uid not in owner_uids(live):
-            owner = meta.owner_of(cr, controller=False)
-            await self._own(contract.API_VERSION, contract.KIND_FIT, live, owner)
+        owner = meta.owner_of(cr, controller=False)
+        await self._own(contract.API_VERSION, contract.KIND_FIT, live, owner)
 
     async def _own(self, api_version: str, kind: str, live: Object, owner: Object | None) -> None:
         # The uid keeps the apply from creating an empty object where this one has just gone.

@@ -17,9 +17,10 @@ from eldr_operator.drift import windows
 from eldr_operator.drift.decide import block, decide
 from eldr_operator.drift.protection import gives_way
 from eldr_operator.fits import marks, planner
-from eldr_operator.fits.runs import Runs
+from eldr_operator.fits.runs import MOST_WRITES, Runs
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.owners import owner_uids
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.repeats import Repeats
@@ -113,7 +114,9 @@ class Locality:
             text = f"ConfigMap {contract.routing_name(cr.name)} is damaged: what cannot be read of {', '.join(lost)} is forgotten"
             self._warn(cr, text, now)
         before = await self._with_baselines(cr, before.not_after(now))
-        before = before.but(drift=marks.recalled(all_fits, before.drift))
+        before = before.but(drift=marks.recalled(all_fits, before.drift)).with_replicas(
+            cr.spec.decode.replicas, now
+        )
         known = self._seen.setdefault((cr.namespace, cr.name), _Seen())
         if (active := before.table.active) is not None:
             traffic = filter(None, (view.traffic for view in views))
@@ -220,9 +223,10 @@ class Locality:
     async def adopt(self, cr: EldrDeployment, fits: Sequence[Object]) -> list[Unwritten]:
         """Make EldrFits that users created go when their deployment goes; return those that cannot be written."""
         writes = self._writes(cr)
+        unowned = [fit for fit in fits if cr.metadata.uid not in owner_uids(fit)]
         tries = [
             await writes.tried(contract.KIND_FIT, fit["metadata"]["name"], self._ownership.adopt_fit(cr, fit))
-            for fit in fits
+            for fit in unowned[:MOST_WRITES]
         ]
         return [fault for fault in tries if fault]
 

@@ -259,7 +259,10 @@ class Children:
         owned = live.owned(kind, name, cr.metadata.uid)
         # whose its replicas are may have changed since it was read
         is_memory = kind == contract.KIND_SCALER
-        write = self._applier.apply((cr.namespace, cr.name), manifest, owned, is_memory=is_memory)
+        manager = scaling.deleted(cr, live).get(name, "") if is_memory else ""
+        write = self._applier.apply(
+            (cr.namespace, cr.name), manifest, owned, is_memory=is_memory, manager=manager
+        )
         return await writes.tried(kind, name, write, meta.fingerprint(manifest))
 
     async def _tell_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:

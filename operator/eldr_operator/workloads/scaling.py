@@ -1,7 +1,8 @@
 """How many pods a role has: what an autoscaler or a person set on its EldrScaler, or else what the EldrDeployment says. Pure.
 
 An EldrScaler carries ``/scale``. Its replicas are the operator's until somebody else sets them: ``metadata.managedFields`` says whose
-they are. A backup that is restored has other managers, so what the operator has set stands in an annotation as well.
+they are. A backup that is restored has other managers, so what the operator has set stands in an annotation as well. One that is deleted
+is made again with the replicas that run, in the name of whoever had set them: only the annotation hands them back.
 
 References
 ----------
@@ -11,7 +12,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import meta
@@ -24,12 +25,29 @@ Object = dict[str, Any]
 ANNOTATION_REPLICAS = f"{contract.GROUP}/replicas"
 AUTOSCALER = "kube-controller-manager"
 """As whom a HorizontalPodAutoscaler sets replicas, that of KEDA included."""
+HANDED_BACK = "spec"
+"""Value of the annotation: the replicas are to follow the EldrDeployment again."""
 _WORKLOADS = {contract.ROLE_PREFILL: "Deployment", contract.ROLE_DECODE: "StatefulSet"}
+
+
+class _Scale(NamedTuple):
+    replicas: int
+    by: str
 
 
 def set_by(cr: EldrDeployment, live: Snapshot) -> dict[str, str]:
     """Return the roles whose replicas are not the operator's, and who set them, for example ``kube-controller-manager``."""
-    return {role: _manager(scaler) for role, scaler in _theirs(cr, live).items()}
+    return {role: scale.by for role, scale in _theirs(cr, live).items()}
+
+
+def deleted(cr: EldrDeployment, live: Snapshot) -> dict[str, str]:
+    """Return the names of EldrScalers that are gone though others had set their replicas, and who."""
+    theirs = _theirs(cr, live)
+    return {
+        meta.child_name(cr, role): scale.by
+        for role, scale in theirs.items()
+        if _scaler(cr, role, live) is None
+    }
 
 
 def spec_replicas(cr: EldrDeployment, live: Snapshot) -> dict[str, int]:
@@ -40,22 +58,23 @@ def spec_replicas(cr: EldrDeployment, live: Snapshot) -> dict[str, int]:
 def scaled(cr: EldrDeployment, live: Snapshot) -> EldrDeployment:
     """Return a deployment with the replicas that it is to have now."""
     roles = {
-        role: getattr(cr.spec, role).model_copy(update={"replicas": scaler["spec"]["replicas"]})
-        for role, scaler in _theirs(cr, live).items()
+        role: getattr(cr.spec, role).model_copy(update={"replicas": scale.replicas})
+        for role, scale in _theirs(cr, live).items()
     }
     return cr.model_copy(update={"spec": cr.spec.model_copy(update=roles)})
 
 
 def manifests(cr: EldrDeployment, live: Snapshot) -> list[Object]:
-    """Return the EldrScalers; replicas that others have set are left out, and so stay theirs."""
+    """Return the EldrScalers of a deployment that is :func:`scaled`; replicas that others have set are left out, and so stay theirs."""
     theirs = _theirs(cr, live)
     made = []
     for role in _WORKLOADS:
         head = meta.manifest(contract.API_VERSION, contract.KIND_SCALER, cr, meta.child_name(cr, role), role)
-        replicas = None if role in theirs else getattr(cr.spec, role).replicas
+        replicas = getattr(cr.spec, role).replicas
+        is_left = role in theirs and _scaler(cr, role, live) is not None
         # emptied, not left out: what others set later may be what was written here
-        head["metadata"]["annotations"] = {ANNOTATION_REPLICAS: str(replicas or "")}
-        made.append(head if replicas is None else head | {"spec": {"replicas": replicas}})
+        head["metadata"]["annotations"] = {ANNOTATION_REPLICAS: "" if role in theirs else str(replicas)}
+        made.append(head if is_left else head | {"spec": {"replicas": replicas}})
     return made
 
 
@@ -78,22 +97,31 @@ def _scaler(cr: EldrDeployment, role: str, live: Snapshot) -> Object | None:
     return live.ours(contract.KIND_SCALER, meta.child_name(cr, role), cr.name, cr.metadata.uid)
 
 
-def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, Object]:
-    """Return the EldrScalers whose replicas are not the operator's, by role."""
-    found = {role: _scaler(cr, role, live) for role in _WORKLOADS}
-    return {role: scaler for role, scaler in found.items() if scaler is not None and _manager(scaler)}
+def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, _Scale]:
+    """Return the replicas that are not the operator's, and who has set them, by role."""
+    found = {}
+    for role, kind in _WORKLOADS.items():
+        scaler, by = _scaler(cr, role, live), ""
+        if scaler is not None:
+            by, replicas = _manager(scaler), scaler["spec"]["replicas"]
+        elif workload := live.owned(kind, meta.child_name(cr, role), cr.metadata.uid):
+            by = (cr.status.get(role) or {}).get("scaledBy", "")
+            replicas = workload["spec"]["replicas"]
+        if by:
+            found[role] = _Scale(replicas, by)
+    return found
 
 
 def _manager(scaler: Mapping[str, Any]) -> str:
-    """Return who set the replicas last; empty if that is the operator, or nobody."""
+    """Return who set the replicas last; empty if that is the operator, or nobody, or they were handed back."""
     metadata = scaler["metadata"]
     managed = [
         (entry["manager"], entry.get("fieldsV1") or {}) for entry in metadata.get("managedFields") or ()
     ]
     owners = {manager for manager, fields in managed if "f:replicas" in (fields.get("f:spec") or {})}
-    if contract.FIELD_MANAGER in owners:
-        return ""
     written = (metadata.get("annotations") or {}).get(ANNOTATION_REPLICAS)
+    if contract.FIELD_MANAGER in owners or written == HANDED_BACK:
+        return ""
     if written == str((scaler.get("spec") or {}).get("replicas")):
         # a restored object has one manager for both; an autoscaler may have come back to what the operator had set
         owners -= {

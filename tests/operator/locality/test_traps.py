@@ -90,8 +90,9 @@ def test_scaled_before_the_first_set_was_active(world):
     wait_for(lambda: world.status.get("centroids", {}).get("staged"), "staged", 60)
     world.patch(decode={"replicas": 3})
     router(world).is_holding = False
-    world.report("x-scale-k3", k=3)
-    world.until_active("x-scale-k3")
+    world.fit("three")
+    world.report("three", k=3)
+    world.until_active("three")
 
 
 def test_routers_are_told_of_no_set_that_they_may_not_read(world):

@@ -48,7 +48,13 @@ def make_set() -> Callable[..., CentroidSet]:
 @pytest.fixture
 def make_fit(make_set) -> Callable[..., EldrFit]:
     def make(
-        name: str, reason: str = "Accepted", finished: str = "2026-11-21T10:00:00Z", k: int = 2, **spec
+        name: str,
+        reason: str = "Accepted",
+        finished: str = "2026-11-21T10:00:00Z",
+        k: int = 2,
+        *,
+        automatic: bool = True,
+        **spec,
     ) -> EldrFit:
         states = {"Accepted": "True", "Running": "Unknown", "Queued": "Unknown", "Pending": ""}
         status: dict[str, Any] = {}
@@ -69,6 +75,9 @@ def make_fit(make_set) -> Callable[..., EldrFit]:
             "namespace": "ns",
             "uid": f"uid-{name}",
             "creationTimestamp": "2026-11-21T09:00:00Z",
+            "ownerReferences": [
+                {"kind": contract.KIND_DEPLOYMENT, "uid": "cr"} | ({"controller": True} if automatic else {})
+            ],
         }
         body = {"metadata": metadata, "spec": {"deploymentRef": {"name": "x"}} | spec, "status": status}
         return parse(EldrFit, body | {"apiVersion": contract.API_VERSION})

@@ -16,6 +16,7 @@ from eldr_operator.locality.router_view import RouterView
 from tests.unit.operator.routers import POD
 
 NIGHTLY = {"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 SHOWN = "0 3 * * * Europe/Berlin"
 
 
@@ -42,13 +43,14 @@ def situation(
     refused=None,
     taken=(),
     drift=None,
+    since=LONG_AGO,
 ):
-    """Return a situation; ``changed``: when drift began, ``refused``: a set that a router cannot load."""
+    """Return a situation; ``changed``: when drift began, ``refused``: a set that a router cannot load, ``since``: of the replicas."""
     router = RouterView(POD, refused={refused: "damaged"} if refused else None)
     phase = Drift(phase="Detected", changed=changed) if changed else Drift()
     look = Look(
         routers=[router],
-        before=Memory(table=table, refit=refit or Refit()),
+        before=Memory(table=table, refit=refit or Refit(), replicas=2, replicas_since=since),
         decision=Decision(table, None, is_waiting=False, acks=0),
         seen=Observation(digest=None, samples=samples),
         drift=drift or State(drift=phase, blocked=tuple(blocked)),

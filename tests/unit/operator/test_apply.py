@@ -75,16 +75,30 @@ async def test_a_label_or_annotation_of_ours_that_others_change_is_put_back_thou
     assert len(server.sent) == before + 2
 
 
-async def test_what_others_add_is_theirs_and_nothing_is_sent():
-    """Also where it was added after our apply, and has made another generation."""
+async def test_what_others_add_is_theirs_and_no_conflict():
     found, server = known(), Server(known())
     applier = Applier(server, Cache(), Metrics())
     await applier.apply(OWNER, MANIFEST, found)
     fields = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
     found = known({"manager": "kubectl-edit", "operation": "Update", "fieldsV1": fields})
-    found["metadata"]["generation"] = 2
-    await applier.apply(OWNER, MANIFEST, found)
-    assert server.sent == []
+    for found["metadata"]["generation"] in range(2, 20):
+        server.live = found
+        await applier.apply(OWNER, MANIFEST, found)
+    assert applier.take_undone(OWNER) == []
+    assert await applied(known(found["metadata"]["managedFields"][-1])) == [], (
+        "by an operator before this one"
+    )
+
+
+async def test_what_the_server_cannot_take_beside_what_others_have_set_names_them():
+    class Strict(Server):
+        async def apply(self, manifest, subresource=""):
+            raise ApiError(422, "Invalid", "valueFrom: may not be specified when `value` is not empty")
+
+    found = known({"manager": "kubectl-set", "fieldsV1": {}}, {"manager": "k", "subresource": "status"})
+    found["metadata"]["managedFields"][0]["fieldsV1"] = {}
+    with pytest.raises(ApiError, match="is not empty; fields of it are also set by kubectl-set, and may"):
+        await Applier(Strict(found), Cache(), Metrics()).apply(OWNER, MANIFEST, found)
 
 
 async def test_what_others_change_again_and_again_is_restored_at_growing_intervals():

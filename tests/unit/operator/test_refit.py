@@ -4,6 +4,8 @@ import pytest
 
 from eldr_operator.drift.next_fit import FitOrder
 from eldr_operator.fits.candidates import candidates
+from eldr_operator.fits.planner import STABLE
+from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, utc
 
@@ -134,6 +136,29 @@ def test_scale_fit_for_a_new_number_of_decode_workers(make_cr, make_fit, make_se
     assert names(plan(make_cr(decode={"replicas": 4}), [make_fit("a")], table, 999, now)) == []
 
 
+def test_a_scale_fit_waits_until_replicas_have_not_changed_for_half_an_hour(make_cr, make_fit, make_set, now):
+    """An autoscaler that goes from 2 to 6 and back would get a Job for each step."""
+    table, cr = Table(epoch=1, active=make_set("a")), make_cr(decode={"replicas": 4})
+    memory, made = Memory(), []
+    for minute, replicas in enumerate([*(3, 4, 5, 6, 5, 4) * 20, *[4] * 40]):
+        at = now + timedelta(minutes=minute)
+        memory = memory.with_replicas(replicas, at)
+        cr = make_cr(decode={"replicas": replicas})
+        planned = plan(cr, [make_fit("a")], table, 5000, at, since=memory.replicas_since)
+        made += [(minute, name) for name in names(planned)]
+        assert made or planned.wake_at == memory.replicas_since + STABLE
+    assert made[0] == (119 + 30, "x-scale-k4")
+    assert {name for _, name in made} == {"x-scale-k4"}
+
+
+def test_replicas_that_have_not_changed_ahead_of_now_have_not_changed_since_now(now):
+    ahead = Memory(replicas=2, replicas_since=now + timedelta(days=1))
+    assert ahead.with_replicas(2, now).replicas_since == now
+    assert Memory().with_replicas(2, now).replicas_since == now
+    later = now + timedelta(minutes=1)
+    assert Memory().with_replicas(2, now).with_replicas(2, later).replicas_since == now
+
+
 def test_a_set_older_than_the_active_one_does_not_spare_a_fit(make_cr, make_fit, make_set, now):
     """Scaled from 2 to 3 and back: the traffic of then may not be that of now."""
     table = Table(epoch=2, active=make_set("x-scale-k3", 3), activated_at=now - timedelta(minutes=1))
@@ -221,6 +246,12 @@ def test_history(make_cr, make_fit, make_set, now):
     assert planned.refit == {"lastFit": "f5"}
     assert plan(make_cr(refit={"historyLimit": 6}), fits, Table(), 0, now).delete == ()
     assert plan(make_cr(refit={"historyLimit": 4}), fits, Table(), 0, now).delete == ("f0", "f1")
+
+
+def test_fits_that_people_made_stay_and_do_not_count(make_cr, make_fit, now):
+    """One that is kept in Git would be made again, and run again, for ever."""
+    fits = [make_fit(f"f{n}", finished=f"2026-11-2{n}T00:00:00Z", automatic=n % 2 == 0) for n in range(6)]
+    assert plan(make_cr(refit={"historyLimit": 2}), fits, Table(), 0, now).delete == ("f0",)
 
 
 def test_last_fit_is_remembered(make_cr, now):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr_operator.fits.runs import Runs
+from eldr_operator.fits.runs import MOST_WAITING, MOST_WRITES, Runs
 from eldr_operator.metrics import Metrics
 
 
@@ -10,10 +10,10 @@ class World:
     """Stands for the API server, for who writes there, and for who tells of it."""
 
     def __init__(self):
-        self.jobs, self.said = [], {}
+        self.jobs, self.said, self.asked = [], {}, []
 
-    async def get(self, *_, **__):
-        return None
+    async def get(self, *asked, **__):
+        self.asked.append(asked)
 
     async def create(self, manifest):
         self.jobs.append(manifest["metadata"]["name"])
@@ -56,3 +56,34 @@ async def test_a_fit_starts_once_its_rights_are_there(make_cr, make_fit, now, wo
     assert (world.jobs, world.said) == ([], {"a": "Queued"})
     await runs.advance(make_cr(), fits, {}, now, may_start=True)
     assert world.jobs == ["a"]
+
+
+def ended(fit):
+    conditions = [{"type": "Complete", "status": "True"}]
+    owner = {"uid": fit.metadata.uid}
+    return {"metadata": {"ownerReferences": [owner]}, "status": {"conditions": conditions}}
+
+
+async def test_a_fit_costs_no_request_until_its_job_has_ended(make_cr, make_fit, now, world, runs):
+    fits = [make_fit("a", "Running"), *(make_fit(f"b{n}", "Queued") for n in range(10))]
+    running = ended(fits[0]) | {"status": {"active": 1}}
+    await runs.advance(make_cr(), fits, {"a": running}, now, may_start=True)
+    assert world.asked == []
+    await runs.advance(make_cr(), fits, {"a": ended(fits[0])}, now, may_start=True)
+    assert world.asked == [("ConfigMap", "ns", "a-report")]
+    world.asked.clear()
+    lost = fits[0].model_copy(update={"status": fits[0].status | {"jobName": "a"}})
+    await runs.advance(make_cr(), [lost], {}, now, may_start=True)
+    assert world.asked == [("ConfigMap", "ns", "a-report")], "its Job may have reported before it was deleted"
+
+
+async def test_more_fits_than_can_wait_are_refused_some_in_each_pass(make_cr, make_fit, now, world, runs):
+    fits = [make_fit(f"f{n:03d}", "Pending") for n in range(100)]
+    last = fits[-1]
+    jobs = {last.name: ended(last) | {"status": {"active": 1}}}
+    await runs.advance(make_cr(), fits, jobs, now, may_start=True)
+    queued = [name for name, said in world.said.items() if said == "Queued"]
+    refused = [name for name, said in world.said.items() if said == "TooManyWaiting"]
+    assert world.said[last.name] == "Running", "the one that runs is not refused, wherever it stands"
+    assert queued == [f"f{n:03d}" for n in range(MOST_WAITING - 1)]
+    assert refused == [f"f{n:03d}" for n in range(MOST_WAITING - 1, MOST_WAITING - 1 + MOST_WRITES)]
