@@ -23,6 +23,8 @@ KIND_DEPLOYMENT: Final = "EldrDeployment"
 KIND_FIT: Final = "EldrFit"
 KIND_SCALER: Final = "EldrScaler"
 FIELD_MANAGER: Final = "eldr-operator"
+SERVED_LEASE: Final = "eldr-served-by"
+"""In each namespace with an EldrDeployment: the release whose operator serves it."""
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from eldr import contract
-from eldr.doctor.facts import OPERATOR_REMEDY, Facts, Finding, Said
+from eldr.doctor.facts import OPERATOR_REMEDY, Facts, Finding, Said, Skipped, Unseen
 from eldr.status import hold
-from eldr.status.fields import inside, objects, text
+from eldr.status.fields import inside, moment, objects, text
 from eldr.status.tell import tell
 
 _SYMPTOMS = frozenset(
@@ -44,14 +44,19 @@ _WAITS = {"Fitting", "WaitingForRecords", "CoolDown", "BudgetSpent", "OutsideMai
 """Reasons of DriftDetected with which the operator acts by itself."""
 
 
+_LEASE_SECONDS = 60
+"""It lasts 15 s; the clock of whoever asks may differ."""
+
+
 def look(facts: Facts, now: datetime) -> Said:
     """Say which conditions are not as they should be, and whether the operator looks at all."""
     overview = tell(facts.deployment, None, now)
-    for note in overview.notes:
-        remedy = (
-            "see kubectl get pods -A -l app.kubernetes.io/name=eldr-operator, and the log of the operator"
-        )
-        yield Finding("operator", note, remedy)
+    of_lease = list(_lease(facts, now))
+    yield from of_lease
+    # without an operator there is no other reason
+    is_absent = any(isinstance(one, Finding) for one in of_lease)
+    for note in () if is_absent else overview.notes:
+        yield Finding("operator", note, OPERATOR_REMEDY)
     status = inside(facts.deployment, "status")
     kinds = {text(one, "type"): one for one in objects(status, "conditions")}
     bad = [
@@ -97,6 +102,26 @@ def _replicas(facts: Facts) -> Said:
                 f"{asked} is ignored: {by} has set {desired} on EldrScaler {scaler}",
                 f"to hand the replicas back to the spec: kubectl annotate eldrscaler/{scaler} {contract.GROUP}/replicas=spec --overwrite",
             )
+
+
+def _lease(facts: Facts, now: datetime) -> Said:
+    """Say where no operator renews the Lease of the namespace: then conditions are those of long ago."""
+    if isinstance(facts.lease, Unseen):
+        yield Skipped(facts.lease.why)
+        return
+    spec = inside(facts.lease or {}, "spec")
+    holder, renewed = text(spec, "holderIdentity"), moment(spec, "renewTime")
+    name, problem = f"Lease {contract.SERVED_LEASE}", ""
+    if facts.lease is None:
+        problem = f"{name} does not exist: no operator serves namespace {facts.namespace}"
+    elif not holder:
+        problem = f"{name} is released: the operator that served namespace {facts.namespace} has ended"
+    elif renewed is None or (now - renewed).total_seconds() > _LEASE_SECONDS:
+        age = "never" if renewed is None else f"{(now - renewed).total_seconds():.0f} s ago"
+        problem = f"{name} was last renewed {age}: the operator of release {holder} does not run"
+    if problem:
+        remedy = f"install or start the operator, and have it watch this namespace; {OPERATOR_REMEDY}"
+        yield Finding("operator", f"{problem}, and conditions may be out of date", remedy)
 
 
 def _comparison(facts: Facts, now: datetime) -> Said:

@@ -128,6 +128,8 @@ class Facts:
         Pod to the last lines of an engine that is not ready.
     routers : tuple of Answer or Unseen
         What routers that run answered.
+    lease : dict, Unseen or None
+        Of the namespace: which release serves it; None where there is none.
     service : dict, Unseen or None
         The Service of clients; None where there is none.
     """
@@ -140,6 +142,7 @@ class Facts:
     quotas: Listed = ()
     limits: Listed = ()
     policies: Listed = ()
+    lease: Object | Unseen | None = None
     service: Object | Unseen | None = None
     referred: Mapping[tuple[str, str], Object | Unseen | None] = field(default_factory=dict)
     logs: Mapping[str, str | Unseen] = field(default_factory=dict)

@@ -51,6 +51,12 @@ def gather(server: ApiServer, name: str) -> Facts:
         quotas=_listed(server, f"{core}/resourcequotas", "resourcequotas"),
         limits=_listed(server, f"{core}/limitranges", "limitranges"),
         policies=_listed(server, f"/apis/{net}", "networkpolicies"),
+        lease=_found(
+            server,
+            f"/apis/coordination.k8s.io/v1/namespaces/{server.namespace}/leases/{contract.SERVED_LEASE}",
+            f"Lease {contract.SERVED_LEASE}",
+            "leases",
+        ),
         service=_found(server, f"{core}/services/{name}", f"Service {name}", "services"),
         referred=_referred(server, core, wanted, name),
         logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),

@@ -14,6 +14,7 @@ from eldr_operator.controller import LONGEST_PASS_SECONDS, Controller
 from eldr_operator.kube.api import Object
 from eldr_operator.kube.cache import Cache, deployment_of
 from eldr_operator.kube.queue import Key
+from eldr_operator.kube.served import Served
 from eldr_operator.kube.streams import Streams
 from eldr_operator.metrics import Metrics
 
@@ -41,6 +42,8 @@ class Manager:
         Until it is set the cache is filled, and nothing is reconciled.
     streams : Streams
         Listed here, into the cache.
+    served : Served
+        Renewed while this operator acts.
     resync_seconds : float
         Between two passes over everything.
     """
@@ -52,6 +55,7 @@ class Manager:
         acts: asyncio.Event,
         cache: Cache,
         streams: Streams,
+        served: Served,
         metrics: Metrics,
         resync_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
@@ -60,8 +64,10 @@ class Manager:
         self._acts = acts
         self._cache = cache
         self._streams = streams
+        self._served = served
         self._listed = asyncio.Event()
         metrics.watch_blind(lambda: streams.blind)
+        metrics.watch_elsewhere(lambda: served.elsewhere)
         self._resync_seconds = resync_seconds
         self._monotonic = monotonic
         self._resynced = monotonic()
@@ -72,6 +78,7 @@ class Manager:
             group.create_task(self._resync())
             await self._listed.wait()
             await self._acts.wait()
+            group.create_task(self._served.run())
             for controller in self._controllers:
                 group.create_task(controller.run())
 

@@ -87,6 +87,10 @@ class Metrics:
         """Publish what cannot be read, kinds and namespaces, as it is when somebody asks."""
         self.registry.register(_Blind(streams))
 
+    def watch_elsewhere(self, namespaces: Callable[[], Mapping[str, str]]) -> None:
+        """Publish which namespaces other releases serve, as it is when somebody asks."""
+        self.registry.register(_Elsewhere(namespaces))
+
     def watch_lease(self, acts: Callable[[], bool]) -> None:
         """Publish whether this operator acts, or waits for another one to end."""
         gauge = Gauge("eldr_operator_leader", "1 on the operator that acts.", registry=self.registry)
@@ -107,6 +111,20 @@ class _Blind(Collector):
         found = GaugeMetricFamily("eldr_operator_blind", text, labels=["kind", "namespace"])
         for kind, namespace in [*self._streams()]:
             found.add_metric([kind, namespace or ""], 1)
+        yield found
+
+
+class _Elsewhere(Collector):
+    def __init__(self, namespaces: Callable[[], Mapping[str, str]]) -> None:
+        self._namespaces = namespaces
+
+    def collect(self) -> Iterator[Metric]:
+        text = (
+            "1 for each namespace in which this operator writes nothing, because another release serves it."
+        )
+        found = GaugeMetricFamily("eldr_operator_managed_elsewhere", text, labels=["namespace", "by"])
+        for namespace, other in self._namespaces().items():
+            found.add_metric([namespace, other], 1)
         yield found
 
 

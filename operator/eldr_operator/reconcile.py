@@ -25,6 +25,7 @@ from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.queue import REST_SECONDS, Key
 from eldr_operator.kube.recorder import Recorder
+from eldr_operator.kube.served import Served
 from eldr_operator.kube.streams import Streams
 from eldr_operator.locality import memory
 from eldr_operator.locality.outcome import Outcome
@@ -88,10 +89,13 @@ class Common:
         What the API server holds.
     streams : Streams
         What of that can be read.
+    served : Served
+        Which release serves a namespace.
     """
 
     cache: Cache
     streams: Streams
+    served: Served
     cluster: Cluster
     applier: Applier
     recorder: Recorder
@@ -141,6 +145,9 @@ class Workloads:
         except InvalidResourceError as error:
             await self._report_unreadable_spec(body, error)
             return None  # nothing changes until the spec does, or the operator
+        if other := await common.served.other(namespace):
+            await common.recorder.managed_elsewhere(cr, other, common.clock())
+            return None  # woken when the other release has left
         if cr.metadata.deletion_timestamp is not None:
             await self._tell_terminating(cr, body)
             return None  # owner references do the rest
@@ -266,7 +273,7 @@ class Centroids:
             cr = parse(EldrDeployment, body)
         except InvalidResourceError:
             return None  # the other reconciliation reports it
-        if cr.metadata.deletion_timestamp is not None:
+        if cr.metadata.deletion_timestamp is not None or await common.served.other(namespace):
             return None
         bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]
         unadopted = await self._locality.adopt(cr, bodies)

@@ -45,3 +45,8 @@ class Settings:
     key: str = "eldr-operator-key"
     key_namespace: str = "default"
     monitoring: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def release(self) -> str:
+        """Name of the release, in the Leases of the namespaces that it serves: its operators share it."""
+        return f"{self.lease_namespace}/{self.lease}" if self.lease_namespace else self.identity

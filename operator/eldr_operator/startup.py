@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.lease import Lease
 from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.recorder import Recorder
+from eldr_operator.kube.served import Served
 from eldr_operator.kube.streams import Streams
 from eldr_operator.kube.tokens import Tokens, load
 from eldr_operator.locality import routers
@@ -113,6 +114,7 @@ async def _work(
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(program.polls.close)
         stack.push_async_callback(lease.release)
+        stack.push_async_callback(program.served.release)
         stack.enter_context(_metrics_server(settings, metrics))
         working = await stack.enter_async_context(_running(manager.run()))
         holding = await stack.enter_async_context(_running(lease.run()))
@@ -129,6 +131,7 @@ class Program(NamedTuple):
 
     manager: Manager
     lease: Lease
+    served: Served
     streams: Streams
     polls: Polls
 
@@ -159,10 +162,26 @@ def assembled(
     recorder = Recorder(applier)
     lease = Lease(api, settings, clock, monotonic, is_ready=lambda: not streams.blind)
     metrics.watch_lease(lease.held.is_set)
-    metrics.watch_conditions(lambda: _judged(cache) if lease.held.is_set() else ())
+    due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic, CENTROIDS_REST_SECONDS)
+
+    def wake(namespace: str) -> None:
+        for name in cache.names(contract.KIND_DEPLOYMENT, namespace):
+            due.wake((namespace, name))
+            centroids_due.wake((namespace, name))
+
+    served = Served(
+        api,
+        settings.release,
+        clock,
+        monotonic,
+        wanted=partial(cache.namespaces, contract.KIND_DEPLOYMENT),
+        wake=wake,
+    )
+    metrics.watch_conditions(lambda: _judged(cache, served.elsewhere) if lease.held.is_set() else ())
     common = Common(
         cache=cache,
         streams=streams,
+        served=served,
         cluster=Cluster(api, cache, tokens, monotonic),
         applier=applier,
         recorder=recorder,
@@ -174,7 +193,6 @@ def assembled(
     secrets = AdminSecrets(applier, tokens)
     maker = build.identity(settings.image)
     children = Children(applier, Images(settings.image), secrets, outside, maker, monotonic)
-    due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic, CENTROIDS_REST_SECONDS)
     polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(
         api=api,
@@ -200,18 +218,20 @@ def assembled(
         acts=lease.held,
         cache=cache,
         streams=streams,
+        served=served,
         metrics=metrics,
         resync_seconds=settings.resync_seconds,
         monotonic=monotonic,
     )
-    return Program(manager, lease, streams, polls)
+    return Program(manager, lease, served, streams, polls)
 
 
-def _judged(cache: Cache) -> Iterator[tuple[str, Object]]:
+def _judged(cache: Cache, elsewhere: Collection[str]) -> Iterator[tuple[str, Object]]:
     """Yield the resources with conditions, and their kinds; of several operators one is to tell of them, or alerts come twice."""
     for kind in (contract.KIND_DEPLOYMENT, contract.KIND_FIT):
         for live in cache.every(kind):
-            yield kind, live
+            if live["metadata"]["namespace"] not in elsewhere:
+                yield kind, live
 
 
 def _signalled() -> asyncio.Future[None]:

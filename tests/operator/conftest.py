@@ -151,11 +151,16 @@ class Operator:
             self._process.send_signal(number)
 
     def requests(self, start: int = 0) -> list[dict[str, Any]]:
-        """Return the operator's requests from the audit log, from a byte on."""
+        """Return the operator's requests from the audit log, from a byte on, but for those that keep its Leases."""
         with self.cluster.control_plane.audit_log.open() as file:
             file.seek(start)
             entries = [json.loads(line) for line in file if line.endswith("\n")]
-        return [entry for entry in entries if entry["user"]["username"] == USER]
+        return [
+            entry
+            for entry in entries
+            if entry["user"]["username"] == USER
+            and (entry.get("objectRef") or {}).get("resource") != "leases"
+        ]
 
     def audit_size(self) -> int:
         return self.cluster.control_plane.audit_log.stat().st_size

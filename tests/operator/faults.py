@@ -150,7 +150,7 @@ class Faults(CommonFaults):
     @contextlib.contextmanager
     def others_write(self) -> Iterator[None]:
         """Somebody changes what the operator has made, and annotates everything between its reads and writes."""
-        command = ["-n", self._kube.namespace, "set", "env", "deployment/x-prefill", "FOREIGN=1"]
+        command = ["-n", self._kube.namespace, "set", "image", "deployment/x-prefill", "engine=foreign"]
         self._kube.cluster.kubectl(*command)
         self._annotate()
         yield

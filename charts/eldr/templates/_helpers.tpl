@@ -114,4 +114,12 @@ deployment and reads none of them.
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
+# Which release serves a namespace; create cannot be limited to a name.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [eldr-served-by]
+  verbs: [get, update]
 {{- end -}}

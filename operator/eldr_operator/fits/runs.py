@@ -26,7 +26,7 @@ Object = dict[str, Any]
 
 MOST_WAITING = 20
 """EldrFits of a deployment that have not ended, the one that runs included."""
-MOST_WRITES = 20
+MOST_WRITES = 5
 """EldrFits that a pass refuses, adopts, or tells that they have no deployment; the next passes go on."""
 _SKEW = timedelta(minutes=1)
 """By which clocks may differ that are right."""

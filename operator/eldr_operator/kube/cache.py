@@ -93,6 +93,10 @@ class Cache:
         names = self._by_deployment.get((kind, namespace, deployment), ())
         return [self._read(found[name]) for name in sorted(names)]
 
+    def namespaces(self, kind: str) -> list[str]:
+        """Return the namespaces in which there are objects of a kind."""
+        return [namespace for namespace, found in self._objects[kind].items() if found]
+
     def names(self, kind: str, namespace: str) -> Collection[str]:
         """Return the names of the objects of a kind in a namespace, of which none is read for that."""
         return frozenset(self._objects[kind].get(namespace, ()))

@@ -165,6 +165,15 @@ def undone(what: str) -> Event:
     )
 
 
+def managed_elsewhere(other: str) -> Event:
+    """Return the event of a deployment that another release serves."""
+    text = (
+        f"release {other} serves this namespace; the release that writes this Event changes nothing here. "
+        "Uninstall one of them, or give each its own watchNamespaces"
+    )
+    return Event("Warning", "ManagedElsewhere", text)
+
+
 def manifest(about: EldrDeployment | EldrFit, event: Event, now: datetime, count: int = 1) -> Object:
     """Return the Event object; ``count`` is how often it happened since it was told last."""
     kind = contract.KIND_DEPLOYMENT if isinstance(about, EldrDeployment) else contract.KIND_FIT

@@ -49,6 +49,8 @@ class Claim:
         Namespace and name.
     identity : str
         Of the holder to be.
+    is_patient : bool
+        Whether what another holder gives back is left to it for as long as a Lease lasts.
 
     Attributes
     ----------
@@ -63,11 +65,14 @@ class Claim:
         identity: str,
         clock: Clock,
         monotonic: Callable[[], float],
+        *,
+        is_patient: bool = False,
     ) -> None:
         self._api = api
         self._namespace, self._name = at
         self._identity = identity
         self._clock, self._monotonic = clock, monotonic
+        self._is_patient = is_patient
         self._live: Object | None = None
         self._seen: tuple[object, object] = (None, None)
         self._since = 0.0
@@ -87,10 +92,10 @@ class Claim:
         seen = holder, spec.get("renewTime")
         if seen != self._seen:
             self._seen, self._since = seen, now
-        own = holder in {"", self._identity}
+        own = holder == self._identity or not (holder or (self._is_patient and self.other))
         lasts = min(spec.get("leaseDurationSeconds") or LEASE_SECONDS, LEASE_SECONDS)
         is_free = own or now - self._since >= lasts
-        self.other = "" if is_free else holder
+        self.other = "" if is_free else holder or self.other
         head = {"metadata": {"name": self._name, "namespace": self._namespace}}
         self._live = (live or head) if is_free else None
         return is_free
@@ -105,7 +110,7 @@ class Claim:
             "leaseDurationSeconds": LEASE_SECONDS,
             "acquireTime": spec.get("acquireTime", now) if self.is_ours else now,
             "renewTime": now,
-            "leaseTransitions": spec.get("leaseTransitions", 0) + (not self.is_ours),
+            "leaseTransitions": (spec.get("leaseTransitions") or 0) + (not self.is_ours),
         }
         method, name = ("PUT", self._name) if "spec" in known else ("POST", "")
         head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": known["metadata"]}

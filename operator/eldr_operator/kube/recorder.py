@@ -24,7 +24,7 @@ class Recorder:
 
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
-        self._undone = Repeats()
+        self._repeats = Repeats()
         self._rolling: set[str] = set()
 
     async def deployment(self, cr: EldrDeployment, status: Object, now: datetime) -> None:
@@ -74,8 +74,13 @@ class Recorder:
     async def undone(self, cr: EldrDeployment, undone: Sequence[str], now: datetime) -> None:
         """Write an Event for each object to which others had added something that was removed; the same is told once an hour."""
         for what in undone:
-            if count := self._undone.count((cr.metadata.uid, what), now):
+            if count := self._repeats.count((cr.metadata.uid, what), now):
                 await self._tell(contract.KIND_DEPLOYMENT, cr, [events.undone(what)], now, count)
+
+    async def managed_elsewhere(self, cr: EldrDeployment, other: str, now: datetime) -> None:
+        """Write an Event that another release serves the namespace of a deployment; it is told once an hour."""
+        if count := self._repeats.count((cr.metadata.uid, other), now):
+            await self._tell(contract.KIND_DEPLOYMENT, cr, [events.managed_elsewhere(other)], now, count)
 
     async def _tell(
         self,

@@ -218,8 +218,7 @@ class SimulatedFaults(chaos.CommonFaults):
         live = self._kube.find("Deployment", "x-prefill")
         if live is not None:
             spec = copy.deepcopy(live["spec"])
-            container = spec["template"]["spec"]["containers"][0]
-            container.setdefault("env", []).append({"name": "FOREIGN", "value": "1"})
+            spec["template"]["spec"]["containers"][0]["image"] = "foreign"
             self._kube.merge("Deployment", "x-prefill", {"spec": spec})
         self._annotate()
         yield

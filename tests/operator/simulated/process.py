@@ -57,7 +57,7 @@ class SimulatedOperator:
     Parameters
     ----------
     lease : str
-        Operators with different ones act beside each other.
+        Operators with different ones are other releases.
     """
 
     def __init__(self, simulation: Simulation, *, lease: str = "eldr-operator") -> None:
@@ -87,10 +87,11 @@ class SimulatedOperator:
 
     def stop(self) -> None:
         """End it, and let another one act at once."""
-        lease = self._program.lease if self._program else None
+        program = self._program
         self.kill()
-        if lease is not None:
-            self.simulation.loop.run_until_complete(lease.release())
+        if program is not None:
+            self.simulation.loop.run_until_complete(program.served.release())
+            self.simulation.loop.run_until_complete(program.lease.release())
 
     def acts(self) -> bool:
         """Tell whether it is not a standby."""

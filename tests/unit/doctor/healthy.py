@@ -11,6 +11,7 @@ from eldr.doctor.facts import Answer, Facts
 from eldr.doctor.templates import templates
 
 NOW = datetime(2026, 11, 22, 7, 10, tzinfo=UTC)
+LEASE = {"spec": {"holderIdentity": "eldr-system/eldr-operator", "renewTime": "2026-11-22T07:09:57.000000Z"}}
 SERVICE = {"spec": {"selector": {contract.LABEL_ROUTER: "true"}}}
 
 
@@ -70,6 +71,7 @@ def facts(spec: dict[str, Any] | None = None, **changes: Any) -> Facts:
         "templates": templates(found, ()),
         "pods": (pod("prefill"), pod(), pod(number=1)),
         "nodes": (node(),),
+        "lease": LEASE,
         "service": SERVICE,
         "routers": (Answer("x-prefill-0", 200, "{}"),),
     }

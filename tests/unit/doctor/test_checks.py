@@ -7,7 +7,7 @@ from eldr.doctor import conditions, devices, model, network, pods, quota, refere
 from eldr.doctor.facts import Answer, Finding, Skipped, Unseen
 from eldr.doctor.report import CHECKS, CONDITIONS, examine
 from eldr.status import hold
-from tests.unit.doctor.healthy import NOW, deployment, facts, node, pod
+from tests.unit.doctor.healthy import LEASE, NOW, deployment, facts, node, pod
 
 NO_RIGHT = Unseen("may not list things")
 TOKEN = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
@@ -477,13 +477,43 @@ def test_conditions(found, wanted):
     says(conditions.look(facts(deployment=found), NOW), *wanted)
 
 
+@pytest.mark.parametrize(
+    ("lease", "found"),
+    [
+        (None, "Lease eldr-served-by does not exist: no operator serves namespace team"),
+        ({"spec": {"holderIdentity": ""}}, "is released: the operator that served namespace team has ended"),
+        (
+            {"spec": LEASE["spec"] | {"renewTime": "2026-11-22T07:04:58.123456Z"}},
+            "was last renewed 302 s ago: the operator of release eldr-system/eldr-operator does not run",
+        ),
+        ({"spec": {"holderIdentity": "a/b"}}, "was last renewed never: the operator of release a/b"),
+    ],
+    ids=["uninstalled before", "ended", "died", "never"],
+)
+def test_a_namespace_that_no_operator_serves_is_said_once(lease, found):
+    """Also where the status is behind: that has the same cause."""
+    behind = deployment()
+    behind["metadata"]["generation"] = 2
+    says(conditions.look(facts(deployment=behind, lease=lease), NOW), ("operator", found, "install or start"))
+
+
+def test_a_lease_of_a_moment_ago_is_fine_whatever_clock_asks():
+    ahead = {"spec": LEASE["spec"] | {"renewTime": "2026-11-22T07:12:00Z"}}
+    says(conditions.look(facts(lease=ahead), NOW))
+    assert list(conditions.look(facts(lease=Unseen("may not get leases")), NOW)) == [
+        Skipped("may not get leases")
+    ]
+
+
 def test_what_a_killed_comparison_left_is_said_and_one_that_runs_is_not():
     found = deployment()
     mark = hold.new(found, "i", NOW, "JSQ")
     found["metadata"]["annotations"] = {hold.ANNOTATION: mark.dump()}
     says(conditions.look(facts(deployment=found), NOW))
+    later = NOW + hold.LIFETIME
+    lease = {"spec": LEASE["spec"] | {"renewTime": later.isoformat()}}
     says(
-        conditions.look(facts(deployment=found), NOW + hold.LIFETIME),
+        conditions.look(facts(deployment=found, lease=lease), later),
         ("eldr.dev/compare", "left policy JSQ", "eldr compare x --restore"),
     )
 

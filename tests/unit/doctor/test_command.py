@@ -1,6 +1,7 @@
 """`eldr doctor` against a server that plays the API: what is read, what is said, and its exit codes."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ CORE = "/api/v1/namespaces/team"
 APPS = "/apis/apps/v1/namespaces/team"
 NET = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
 SERVICE = f"{CORE}/services/x"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{contract.SERVED_LEASE}"
 ROUTER = f"{CORE}/pods/x-prefill-0:8000/proxy/v1/models"
 FORBIDDEN = (403, '{"kind": "Status", "message": "you may not"}')
 REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "doctor.md").read_text()
@@ -42,6 +44,7 @@ def answers(tmp_path, monkeypatch):
         f"{CORE}/limitranges": listed(),
         NET: listed(),
         SERVICE: as_json(healthy.SERVICE),
+        LEASE: as_json({"spec": healthy.LEASE["spec"] | {"renewTime": datetime.now(UTC).isoformat()}}),
         ROUTER: as_json({"data": []}),
     }
     missing = (404, '{"kind": "Status", "message": "not found"}')

@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from datetime import timedelta
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -173,6 +173,15 @@ class Down:
         raise ApiUnavailableError("no answer")
 
 
+class AllOurs:
+    """Stands for the Leases of namespaces."""
+
+    elsewhere: ClassVar[dict] = {}
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+
 class Operator(NamedTuple):
     manager: Manager
     controller: Controller
@@ -190,7 +199,8 @@ def operator(api, scripted, **options):
     settings = {"resync_seconds": 60.0, "metrics": Metrics(), "acts": acts, "monotonic": time.monotonic}
     settings |= options
     made = controller(scripted.reconcile, metrics=settings["metrics"], monotonic=settings["monotonic"])
-    return Operator(Manager([made], cache=cache, streams=Streams(api, cache, namespaces), **settings), made)
+    streams = Streams(api, cache, namespaces)
+    return Operator(Manager([made], cache=cache, streams=streams, served=AllOurs(), **settings), made)
 
 
 async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart():
@@ -333,6 +343,7 @@ def manager(cache, *controllers):
         acts=asyncio.Event(),
         cache=cache,
         streams=Streams(Lists(), cache, ()),
+        served=AllOurs(),
         metrics=Metrics(),
         resync_seconds=60.0,
     )
