@@ -68,10 +68,12 @@ class Served:
         ApiUnavailableError
             If that is not known yet, and cannot be read.
         """
+        if (known := self._others.get(namespace)) is not None:
+            return known  # also while it is renewed
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             if namespace not in self._others:
                 await self._renew(namespace)
-        return self._others[namespace]
+            return self._others[namespace]
 
     async def run(self) -> None:
         """Renew them until cancelled."""
