@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+import eldr
 from eldr.options import FiniteRange
 from eldr_operator.errors import OperatorError
 from eldr_operator.settings import DEFAULT_IMAGE, Settings
@@ -115,7 +116,7 @@ def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str
     settings = Settings(namespaces=namespaces, **plain)
     logger.info(
         "eldr operator %s serves %s; image of routers, simulated engines and fits: %s",
-        settings.version,
+        eldr.__version__,
         f"namespaces {', '.join(namespaces)}" if namespaces else "all namespaces",
         settings.image,
     )

@@ -10,7 +10,16 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 FIT_REASONS = (
-    *("Accepted", "Rejected", "Regresses", "Failed", "JobFailed", "JobRefused", "NameConflict", "TooManyWaiting"),
+    *(
+        "Accepted",
+        "Rejected",
+        "Regresses",
+        "Failed",
+        "JobFailed",
+        "JobRefused",
+        "NameConflict",
+        "TooManyWaiting",
+    ),
     *("ReportMissing", "ReportUnreadable", "InvalidField", "Deleted"),
 )
 """Of finished fits."""

@@ -191,8 +191,10 @@ def assembled(
     )
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
     secrets = AdminSecrets(applier, tokens)
-    maker = build.identity(settings.image)
-    children = Children(applier, Images(settings.image), secrets, outside, maker, monotonic)
+    children = Children(
+        applier, Images(settings.image), secrets, outside,
+        maker=build.identity(settings.image), monotonic=monotonic,
+    )  # fmt: skip
     polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(
         api=api,

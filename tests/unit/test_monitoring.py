@@ -67,7 +67,13 @@ def test_the_alert_of_fits_leaves_out_results_that_are_no_fault():
     (rule,) = (rule for rule in RULES if rule["alert"] == "EldrFitsFail")
     ((_, matchers),) = _SERIES.findall(rule["expr"])
     ((_, reasons),) = _MATCHER.findall(matchers)
-    assert set(FIT_REASONS) - set(reasons.split("|")) == {"Accepted", "Rejected", "Regresses", "Deleted", "TooManyWaiting"}
+    assert set(FIT_REASONS) - set(reasons.split("|")) == {
+        "Accepted",
+        "Rejected",
+        "Regresses",
+        "Deleted",
+        "TooManyWaiting",
+    }
 
 
 def test_the_list_of_conditions_leaves_out_states_that_call_for_nothing():

@@ -76,6 +76,7 @@ class Children:
         images: Images,
         secrets: AdminSecrets,
         outside: Outside,
+        *,
         maker: str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -91,4 +91,4 @@ def test_the_operators_pods_are_called_as_the_chart_calls_them():
     late = deployment()
     late["metadata"]["generation"] = 3
     told = [one for one in conditions.look(facts(deployment=late), NOW) if isinstance(one, Finding)]
-    assert any(f"-l app.kubernetes.io/name={name}," in one.remedy for one in told), told
+    assert any(f"-l app.kubernetes.io/name={name}" in one.remedy for one in told), told

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from eldr import contract
+from eldr_operator.backoff import REFUSED, Backoff
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.kube.tokens import Tokens
@@ -38,7 +39,7 @@ def asked(make_cr, now):
     secrets = AdminSecrets(applier, Tokens(b"k" * 32))
 
     async def ask(*pods, seconds=0):
-        writes = Writes(asyncio.get_running_loop().time)
+        writes = Writes(("n", "x"), Backoff(lambda: 0.0, REFUSED), asyncio.get_running_loop().time)
         at = now + timedelta(seconds=seconds)
         return await secrets.ensure(writes, make_cr(), Snapshot({}, list(pods), ""), at)
 
