@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from eldr import contract
 from tests.support.helm import rendered
 
 READ, MADE = {"get", "list", "watch"}, {"get", "list", "watch", "create", "patch", "delete"}
@@ -30,6 +31,7 @@ RIGHTS = {
     ),
     ("", "pods"): (READ, "what runs; routers are granted it"),
     ("", "secrets"): ({"create"}, "tokens of admin ports; none is read"),
+    ("coordination.k8s.io", "leases"): ({"create"}, "the one of a namespace, once"),
     ("", "events"): ({"list", "create"}, "why pods are refused, and what has happened"),
 }
 """Every right in the namespaces that are served, and why."""
@@ -51,9 +53,15 @@ def test_every_right_has_a_reason():
         for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
+        if "resourceNames" not in rule
     }
     assert found == {place: verbs for place, (verbs, _) in RIGHTS.items()}
-    assert not any("resourceNames" in rule for rule in rules)
+    (named,) = (rule for rule in rules if "resourceNames" in rule)  # which release serves a namespace
+    assert (named["resources"], named["resourceNames"], named["verbs"]) == (
+        ["leases"],
+        [contract.SERVED_LEASE],
+        ["get", "update"],
+    )
     own = {
         (rule["apiGroups"][0], rule["resources"][0], tuple(rule.get("resourceNames", ()))): set(rule["verbs"])
         for rule in made["Role", "eldr-operator-own"]["rules"]

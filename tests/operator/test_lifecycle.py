@@ -6,6 +6,7 @@ import pytest
 
 from eldr import contract
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
+from eldr_operator.workloads.scaling import ANNOTATION_REPLICAS, HANDED_BACK
 from tests.operator.world import KIND, SCALER, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
@@ -118,7 +119,7 @@ def test_decode_engines_are_scaled_by_their_scaler(world):
         world.kube.merge(SCALER, "x-decode", {"spec": {"replicas": 0}}, "scale")
 
 
-def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_the_scaler_is_deleted(world):
+def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_are_handed_back(world):
     def replicas() -> int:
         return world.kube.get("Deployment", "x-prefill")["spec"]["replicas"]
 
@@ -133,10 +134,24 @@ def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_the_sc
     wait_for(lambda: world.status["observedGeneration"] == generation, "the spec seen", 60)
     assert replicas() == 3
     assert world.kube.get(SCALER, "x-prefill")["spec"]["replicas"] == 3
+    before = world.kube.get(SCALER, "x-prefill")
     world.kube.delete(SCALER, "x-prefill")
+
+    def made_again():
+        found = world.kube.find(SCALER, "x-prefill")
+        return found if found and found["metadata"]["uid"] != before["metadata"]["uid"] else None
+
+    assert wait_for(made_again, "made again", 60)["spec"]["replicas"] == 3, "what runs stays"
+    world.patch(prefill={"drainSeconds": 6})
+    wait_for(lambda: world.status["observedGeneration"] == generation + 1, "another pass", 60)
+    assert (replicas(), world.status["prefill"]["scaledBy"]) == (3, "kubectl")
+    annotation = f"{ANNOTATION_REPLICAS}={HANDED_BACK}"
+    world.kube.cluster.kubectl(
+        "-n", world.kube.namespace, "annotate", "eldrscaler/x-prefill", annotation, "--overwrite"
+    )
     wait_for(lambda: replicas() == 1, "as the spec says", 60)
     wait_for(lambda: "scaledBy" not in world.status["prefill"], "nobody else has set it", 60)
-    assert wait_for(lambda: world.kube.find(SCALER, "x-prefill"), "made again")["spec"]["replicas"] == 1
+    assert world.kube.get(SCALER, "x-prefill")["spec"]["replicas"] == 1
 
 
 def scale_of(world, name, exist):
