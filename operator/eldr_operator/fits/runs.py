@@ -27,7 +27,7 @@ Object = dict[str, Any]
 MOST_WAITING = 20
 """EldrFits of a deployment that have not ended, the one that runs included."""
 MOST_WRITES = 5
-"""EldrFits that a pass refuses, adopts, or tells that they have no deployment; the next passes go on."""
+"""EldrFits that a pass refuses, adopts, ends as deleted, or tells that they have no deployment; the next passes go on."""
 _SKEW = timedelta(minutes=1)
 """By which clocks may differ that are right."""
 
@@ -62,7 +62,7 @@ class Runs:
         """
         deleted = [fit for fit in all_fits if fit.metadata.deletion_timestamp is not None]
         waiting = sorted(
-            (fit for fit in all_fits if not fit.is_finished and fit not in deleted),
+            (fit for fit in all_fits if not fit.is_finished and fit.metadata.deletion_timestamp is None),
             key=lambda fit: (fit.metadata.creation_timestamp, fit.name),
         )
         own = {
@@ -78,11 +78,11 @@ class Runs:
         del waiting[MOST_WAITING:]
         busy = next((name for name, job in own.items() if lifecycle.is_running(job)), None)
         finished = False
-        for fit in deleted:
-            if not fit.is_finished:  # else it would count as running for as long as a finalizer holds it
-                text = f"EldrFit {fit.name} was deleted before it had a result"
-                await self._recorder.fit(fit, lifecycle.finished(fit, "Deleted", text, now), now)
-                finished = True
+        # else they would count as running for as long as a finalizer holds them
+        for fit in [fit for fit in deleted if not fit.is_finished][:MOST_WRITES]:
+            text = f"EldrFit {fit.name} was deleted before it had a result"
+            await self._recorder.fit(fit, lifecycle.finished(fit, "Deleted", text, now), now)
+            finished = True
         for fit in waiting:
             job = own.get(fit.name)
             report = await self._report(cr, fit.name) if lifecycle.may_have_reported(fit, job) else None
