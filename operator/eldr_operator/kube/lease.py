@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -192,7 +193,8 @@ class Lease:
                 raise self._lost(f" to {self._claim.other}")
             elif was_ours and not self._claim.is_ours:
                 continue  # it has changed: read at once
-            await asyncio.sleep(_RETRY_SECONDS)
+            left = renewed + RENEW_WITHIN_SECONDS - self._monotonic() if self.held.is_set() else math.inf
+            await asyncio.sleep(max(0.0, min(_RETRY_SECONDS, left)))
 
     def not_ready(self) -> str:
         """Return why this operator could not take another one's place; empty if it could, or acts."""

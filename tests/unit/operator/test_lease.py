@@ -129,6 +129,31 @@ async def test_one_that_cannot_renew_ends_before_another_one_may_act(server, sec
     assert not made.held.is_set(), "nothing is written any more, and nothing given back"
 
 
+async def test_the_pause_after_a_slow_failure_ends_before_another_one_may_act(
+    server, seconds, start, monkeypatch
+):
+    """Its last attempt begins just in time, takes nearly as long as it may, and fails."""
+    made, task = start("a")
+    await turns()
+    renewed, wait = seconds[0], asyncio.sleep
+
+    async def fails():
+        since = seconds[0] - renewed
+        seconds[0] += {0.0: 1.9}.get(since, 0.0) if since < 9.0 else module.REQUEST_SECONDS - 0.1
+        server.away = True
+
+    async def sleep(pause):
+        seconds[0] += pause
+        await wait(0)
+
+    server.answer = fails
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 2.0)
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    with pytest.raises(LeaseLostError, match="not renewed"):
+        await task
+    assert 10.0 < seconds[0] - renewed < module.LEASE_SECONDS
+
+
 async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_that(
     server, seconds, start, monkeypatch
 ):
