@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
 from eldr_router.http.errors import bad_request
 from eldr_router.plan import answers, messages, responses
@@ -70,20 +71,15 @@ def _check_completions(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]
     prompt = memoryview(fields.get("prompt", msgspec.Raw()))
     if _LISTED.match(prompt):
         with contextlib.suppress(msgspec.ValidationError):
-            fields["prompt"] = _only(prompt).prompt.copy()
+            (only,) = astuple(_only(prompt))
+            fields["prompt"] = only.copy()
     return _check_openai(fields, known)
 
 
 _LISTED = re.compile(rb'\[\s*("[^"]|\[\s*[-0-9])')
-
-
-class _Only(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A list of one item; decoding ends at the second."""
-
-    prompt: msgspec.Raw
-
-
-_only = msgspec.json.Decoder(_Only).decode
+# a list of one item; decoding ends at the second. Not a class: machine code keeps no annotations
+_ONLY = msgspec.defstruct("Only", [("prompt", msgspec.Raw)], array_like=True, forbid_unknown_fields=True)
+_only = msgspec.json.Decoder(_ONLY).decode
 
 
 def _completions_whole(fields: Fields, known: dict[str, Any]) -> str | None:  # noqa: ARG001
