@@ -86,7 +86,7 @@ def choose(file: str | None, context: str | None) -> Choice | None:
     elif listed := os.environ.get("KUBECONFIG"):
         paths = [path for path in map(Path, filter(None, listed.split(os.pathsep))) if path.exists()]
     else:
-        paths = [path for path in (Path.home() / ".kube" / "config",) if path.exists()]
+        paths = [path for path in _default() if path.exists()]
     files = [_File(path, _document(path)) for path in paths]
     if not any(each.document for each in files):
         return None
@@ -115,6 +115,13 @@ def choose(file: str | None, context: str | None) -> Choice | None:
         _strongest(user_name, _resolved(*user)),
         lambda: _save(user[1]),
     )
+
+
+def _default() -> list[Path]:
+    try:
+        return [Path.home() / ".kube" / "config"]
+    except RuntimeError:  # a user without a home, as containers can have
+        return []
 
 
 def _named(files: list[_File], kind: str, name: str) -> tuple[Object, _File] | None:

@@ -52,13 +52,13 @@ class Backoff:
         self._failures: dict[Owner, dict[Hashable, _Failure]] = {}
 
     def failed(self, owner: Owner, what: Hashable, message: str) -> None:
-        """Count a failure of a deployment; another message begins anew."""
+        """Count a failure of a deployment; the message may differ each time, as where it holds a time or a number."""
         first, longest, free = self._intervals
         now, own = self._monotonic(), self._failures.setdefault(owner, {})
         for old in [each for each, known in own.items() if now > known.until + longest]:
             del own[old]
         known = own.get(what)
-        count = known.count + 1 if known is not None and known.message == message else 1
+        count = known.count + 1 if known is not None else 1
         pause = min(first * 2 ** min(count - free - 1, 10), longest) if count > free else 0.0
         own[what] = _Failure(message, count, now + pause)
 

@@ -130,6 +130,10 @@ class Workloads:
         """Bring what runs one step closer to the spec."""
         common, key = self._common, (namespace, name)
         body = common.cache.get(contract.KIND_DEPLOYMENT, namespace, name)
+        # first: what this release cannot read, the other one may
+        if body is not None and (other := await common.served.other(namespace)):
+            await common.recorder.managed_elsewhere(without_spec(body), other, common.clock())
+            return None  # woken when the other release has left
         if not common.is_readable(namespace):
             await self._tell_unreadable(namespace, body)
             return None  # each list of the streams wakes all
@@ -145,9 +149,6 @@ class Workloads:
         except InvalidResourceError as error:
             await self._report_unreadable_spec(body, error)
             return None  # nothing changes until the spec does, or the operator
-        if other := await common.served.other(namespace):
-            await common.recorder.managed_elsewhere(cr, other, common.clock())
-            return None  # woken when the other release has left
         if cr.metadata.deletion_timestamp is not None:
             await self._tell_terminating(cr, body)
             return None  # owner references do the rest

@@ -23,6 +23,7 @@ from tests.operator.simulated.changes import BROKEN as NEVER_READY
 from tests.operator.simulated.changes import CRASHES, SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 from tests.operator.world import FIT, KIND, SCALER
+from tests.operator.world import simulated as simulated_spec
 from tests.support.deep import nested
 from tests.support.kube import Object, Refused
 
@@ -595,6 +596,19 @@ def test_a_spec_value_that_this_release_does_not_know_is_reported_and_what_runs_
         it.world.patch(update="Manual")
         it.world.make_ready()
         assert it.world.status["decode"]["ready"] == 3
+
+
+def test_what_another_release_serves_is_left_alone_even_where_this_one_cannot_read_it():
+    """Else two releases of which one knows a newer spec write each other's status away for ever."""
+    with simulated() as it:
+        held = {"holderIdentity": "b/eldr", "leaseDurationSeconds": 15}
+        it.world.kube.create("Lease", {"name": contract.SERVED_LEASE}, spec=held)
+        it.world.kube.create(KIND, {"name": "x"}, spec=simulated_spec() | {"update": "Canary"})
+        it.simulation.pass_(10)
+        assert it.world.events() == ["ManagedElsewhere"]
+        assert not it.world.status
+        it.simulation.pass_(30)
+        assert it.told("Ready") == ("Unknown", "SpecUnreadable"), "the other one has gone"
 
 
 def test_pods_that_kubernetes_fails_again_and_again_are_named_with_their_count():

@@ -51,7 +51,8 @@ def fail(world: World, pod: str, words: str) -> None:
 
 def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(world: World):
     model = {"uri": "org/model", "cache": {"claimName": "weights"}}
-    world.kube.create(KIND, {"name": "x"}, spec={"model": model})
+    at_once = {"rollout": {"minReadySeconds": 0}}
+    world.kube.create(KIND, {"name": "x"}, spec={"model": model, "prefill": at_once, "decode": at_once})
     first = job(world)
     place(world, first)
     world.condition("ModelReady", status="False", reason="Downloading")

@@ -309,7 +309,7 @@ def explain(installed):
         try:
             installed.kubectl("explain", "eldr.spec", "--recursive=false")
             installed.kubectl("explain", "ef.spec", "--recursive=false")
-            installed.kubectl("explain", "es.spec", "--recursive=false")
+            installed.kubectl("explain", "eldrscalers.spec", "--recursive=false")
         except CommandError:
             return False
         return True
@@ -319,7 +319,7 @@ def explain(installed):
 
 
 def test_every_field_is_explained(explain):
-    for kind in ("eldr", "ef", "es"):
+    for kind in ("eldr", "ef", "eldrscalers"):
         assert "<empty>" not in explain(kind)
 
 

@@ -21,7 +21,8 @@ from eldr_operator.kube.lease import REQUEST_SECONDS, Claim
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 5.0
-_AT_ONCE = 8
+_AT_ONCE = 64
+"""So that a round ends long before a Lease does: 300 namespaces at 2 s a request take 10 s."""
 
 
 class Served:
@@ -87,9 +88,9 @@ class Served:
                     self._failed(namespace, str(error))
 
         while True:
-            wanted = {*self._wanted()}
+            wanted, began = {*self._wanted()}, self._monotonic()
             await asyncio.gather(*map(renewed, wanted | self._claims.keys()))
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(max(0.0, _EVERY_SECONDS - (self._monotonic() - began)))
 
     async def release(self) -> None:
         """Give all back."""

@@ -133,7 +133,7 @@ async def test_the_pause_after_a_slow_failure_ends_before_another_one_may_act(
     server, seconds, start, monkeypatch
 ):
     """Its last attempt begins just in time, takes nearly as long as it may, and fails."""
-    made, task = start("a")
+    _, task = start("a")
     await turns()
     renewed, wait = seconds[0], asyncio.sleep
 
