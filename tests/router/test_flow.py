@@ -38,6 +38,7 @@ async def test_two_legs_follow_the_protocol(start):
             "max_tokens": 1,
             "min_tokens": 1,
             "n": 1,
+            "logprobs": 2,
             "temperature": 0.5,
             "kv_transfer_params": {
                 "do_remote_decode": True,

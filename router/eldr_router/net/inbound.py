@@ -144,6 +144,7 @@ class ClientConnection(asyncio.Protocol):
         self._advancing = False
         self._waiter: asyncio.Future[None] | None = None
         self.state = _IDLE
+        self._was_used = False
         self.can_write = True
 
     # what the transport tells
@@ -153,12 +154,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._server.connections.add(self)
         beyond = len(self._server.connections) - self._server.max_connections
-        if beyond > 0 and (
-            resting := [
-                other for other in self._server.connections if other.state is _IDLE and other is not self
-            ]
-        ):
-            min(resting, key=lambda other: other._since).close()  # noqa: SLF001 - of the same class
+        connections = self._server.connections if beyond > 0 else ()
+        if resting := [one for one in connections if one.state is _IDLE and one._was_used]:  # noqa: SLF001 - of the same class
+            min(resting, key=lambda one: one._since).close()  # noqa: SLF001
         elif beyond > self._server.max_refused:
             self.abort()
         elif beyond > 0:
@@ -287,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
         self._work = None
         self._since = self._begun = self._server.loop.time()
         if keep_alive:
-            self.state = _IDLE
+            self.state, self._was_used = _IDLE, True
             self._advance()
         elif has_more:
             self._linger()
