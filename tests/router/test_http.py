@@ -213,9 +213,12 @@ async def test_idle_clients_outlive_those_of_proxies_and_make_room_for_new_ones(
         assert server.idle_timeout > 600
         server.max_connections = 2
         first, second = await router.connect(), await router.connect()
+        loop = asyncio.get_running_loop()
         for reader, writer in (second, first):
             writer.write(HEALTH)
             assert (await response(reader))[0] == 200
+            answered = loop.time()
+            await until(lambda since=answered: loop.time() > since, "the loop's clock to move")
         third = await router.connect()
         third[1].write(HEALTH)
         assert (await response(third[0]))[0] == 200
