@@ -83,7 +83,7 @@ def test_failed_build_says_what_to_do_and_leaves_nothing(cache, tmp_path, monkey
     with pytest.raises(BinariesUnavailableError, match=r"(?s)KUBEBUILDER_ASSETS.*no network"):
         binaries(said.append)
     servers = "etcd, kube-apiserver, kube-controller-manager, kube-scheduler"
-    assert said == [f"building {servers} from Go modules (once; some minutes on two cores)"]
+    assert said == [f"building {servers} from Go modules (once; about 12 minutes on two cores)"]
     assert sorted(path.name for path in cache.iterdir()) == sorted(CLIENTS)
     assert not list(cache.parent.glob("build-*"))
 
