@@ -30,6 +30,13 @@ MODEL = {
 }
 
 
+REMOTE = {
+    "do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2, 3]], "remote_engine_id": "p",
+    "remote_request_id": "there", "remote_host": "127.0.0.1", "remote_port": 1, "tp_size": 1, "remote_num_tokens": 10,
+}  # fmt: skip
+"""What a prefill engine hands over, as NIXL reads it."""
+
+
 def engine_config(folder: Path, transfer: Any) -> Any:
     """Return vLLM's configuration of a small engine with these connectors; a folder for the model's is needed."""
     from vllm.engine.arg_utils import EngineArgs

@@ -34,20 +34,9 @@ from eldr.engine.decode.ring import path_of
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.hooks import plugin
 from eldr.engine.hooks.connector import EldrConnector
-from tests.engine.fakes import BLOCK, Capture, Slots, engine_config, scheduler_of
+from tests.engine.fakes import BLOCK, REMOTE, Capture, Slots, engine_config, scheduler_of
 
 PROMPT = list(range(10))
-REMOTE = {
-    "do_remote_prefill": True,
-    "do_remote_decode": False,
-    "remote_block_ids": [[1, 2, 3]],
-    "remote_engine_id": "p",
-    "remote_request_id": "there",
-    "remote_host": "127.0.0.1",
-    "remote_port": 1,
-    "tp_size": 1,
-    "remote_num_tokens": len(PROMPT),
-}
 NOW = 1000.0
 CONNECTORS = {"first": ("EldrConnector", "NixlConnector"), "last": ("NixlConnector", "EldrConnector")}
 

@@ -25,6 +25,7 @@ from eldr.engine.decode.tracking import n_rows
 from eldr.engine.hooks import plugin
 from eldr.engine.prefill.worker import PrefillWorker
 from eldr.wire import decode_counts
+from tests.engine.fakes import REMOTE
 from tests.engine.fuzz_runner import STOP, STORED, VOCABULARY, Transport, counts_of
 from tests.engine.fuzzing import RING, Engine, Setting
 
@@ -100,7 +101,7 @@ class Traffic:
     def _pulled(self):
         """Return the offer of a prompt's KV: none, without a deadline, or with one that passed, passes soon, or never does."""
         before = self._clock.value + self._chance.choice([-5, 2.5, 1e6])
-        pulled = {"do_remote_prefill": True}
+        pulled = {**REMOTE}
         return self._chance.choice([{}, pulled, pulled | {PULL_BEFORE_KEY: before}])
 
     def _abort(self):

@@ -33,7 +33,7 @@ from eldr.engine.hooks.endpoint import ActivationsEndpoint, activations
 from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.metrics import EngineStats
 from eldr.wire import decode_counts
-from tests.engine.fakes import BLOCKS, LAYERS, engine_config
+from tests.engine.fakes import BLOCKS, LAYERS, REMOTE, engine_config
 from tests.engine.halves import GROUP, TOP_K, output, request, route
 
 PACKAGES = ("decode", "prefill", "messages", "metrics", "steps", "capture.kernels", "capture.staging")
@@ -238,9 +238,9 @@ def build(engine, monkeypatch, configs):
     return start
 
 
-PREFILL, DECODE = {"do_remote_decode": True}, {"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12}
-SLOW = {"do_remote_prefill": True, PULL_BEFORE_KEY: 200.0}
-LATE = {"do_remote_prefill": True, PULL_BEFORE_KEY: 1.0}
+PREFILL, DECODE = {"do_remote_decode": True}, REMOTE | {PULL_BEFORE_KEY: 1e12}
+SLOW = REMOTE | {PULL_BEFORE_KEY: 200.0}
+LATE = REMOTE | {PULL_BEFORE_KEY: 1.0}
 
 
 class Chosen:

@@ -11,41 +11,30 @@ from eldr.engine.decode import scheduler as decode_scheduler
 from eldr.engine.decode.ring import path_of
 from eldr.engine.hooks import plugin
 from eldr.engine.steps import drop_malformed
-from tests.engine.fakes import BLOCK, engine_config, scheduler_of
+from tests.engine.fakes import BLOCK, REMOTE, engine_config, scheduler_of
 
-WHOLE = {
-    "do_remote_prefill": True,
-    "do_remote_decode": False,
-    "remote_block_ids": [[1, 2, 3]],
-    "remote_engine_id": "p",
-    "remote_request_id": "there",
-    "remote_host": "127.0.0.1",
-    "remote_port": 1,
-    "tp_size": 1,
-    "remote_num_tokens": 10,
-}
 NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 MALFORMED = {
     "alone": {"do_remote_prefill": True},
     "text": "x",
     "number": 7,
     "list": [1],
-    **{f"without {name}": {key: value for key, value in WHOLE.items() if key != name} for name in NEEDED},
-    **{f"{name} null": WHOLE | {name: None} for name in NEEDED},
-    "no blocks": WHOLE | {"remote_block_ids": []},
-    "blocks text": WHOLE | {"remote_block_ids": "abc"},
-    "blocks flat": WHOLE | {"remote_block_ids": [1, 2]},
-    "blocks of text": WHOLE | {"remote_block_ids": [["z"]]},
-    "blocks below zero": WHOLE | {"remote_block_ids": [[-5]]},
-    "port text": WHOLE | {"remote_port": "no"},
-    "port true": WHOLE | {"remote_port": True},
-    "engine a list": WHOLE | {"remote_engine_id": ["p"]},
-    "tokens text": WHOLE | {"remote_num_tokens": "many"},
-    "size text": WHOLE | {"tp_size": "2"},
+    **{f"without {name}": {key: value for key, value in REMOTE.items() if key != name} for name in NEEDED},
+    **{f"{name} null": REMOTE | {name: None} for name in NEEDED},
+    "no blocks": REMOTE | {"remote_block_ids": []},
+    "blocks text": REMOTE | {"remote_block_ids": "abc"},
+    "blocks flat": REMOTE | {"remote_block_ids": [1, 2]},
+    "blocks of text": REMOTE | {"remote_block_ids": [["z"]]},
+    "blocks below zero": REMOTE | {"remote_block_ids": [[-5]]},
+    "port text": REMOTE | {"remote_port": "no"},
+    "port true": REMOTE | {"remote_port": True},
+    "engine a list": REMOTE | {"remote_engine_id": ["p"]},
+    "tokens text": REMOTE | {"remote_num_tokens": "many"},
+    "size text": REMOTE | {"tp_size": "2"},
 }
 SOUND = {
-    "pull": WHOLE,
-    "pull of several groups": WHOLE | {"remote_block_ids": [[1], []]},
+    "pull": REMOTE,
+    "pull of several groups": REMOTE | {"remote_block_ids": [[1], []]},
     "prefill": {"do_remote_decode": True, "do_remote_prefill": False, "remote_block_ids": None},
     "nothing": {},
     "none": None,

@@ -212,7 +212,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
 
     def on_new_request(self, request: Any) -> None:
         """Follow a request; the transport behind us in the list must not see parameters that end the engine."""
-        drop_malformed(request)
+        with self._counting:
+            drop_malformed(request)
         with self._counting:
             if self._scheduler is not None:
                 self._scheduler.add(request)
