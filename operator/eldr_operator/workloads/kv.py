@@ -90,7 +90,6 @@ def mixed_images(pods: Iterable[Mapping[str, Any]]) -> str:
                 and one["name"] == contract.CONTAINER_ENGINE
                 and "deletionTimestamp" not in metadata
                 and not has_ended(pod)
-                and not has_ended(pod)
             ):
                 found.setdefault(key, {}).setdefault(digest, []).append(metadata["name"])
     mixed = (by_digest for by_digest in found.values() if len(by_digest) > 1)
