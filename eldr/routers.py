@@ -52,7 +52,7 @@ def running(server: ApiServer, deployment: str, labels: str = _ROUTERS) -> list[
             RouterPod(pod["metadata"]["name"], pod["status"]["podIP"], deployment, admin_tls.is_secure(pod))
             for pod in pods
             if pod["status"].get("podIP")
-            and pod["status"].get("phase") not in {"Succeeded", "Failed"}
+            and pod["status"].get("phase") not in contract.ENDED_PHASES
             and not pod["metadata"].get("deletionTimestamp")
         ]
     except (KeyError, TypeError, AttributeError):

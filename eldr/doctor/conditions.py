@@ -15,8 +15,6 @@ _SYMPTOMS = frozenset(
     | {"ProgressDeadlineExceeded", "RoutersUnreachable"}
 )
 """Reasons that say what does not work, not why."""
-_AUTOSCALER = "kube-controller-manager"
-"""As whom a HorizontalPodAutoscaler sets replicas."""
 _PAGE = "docs/reference/conditions.md"
 _REMEDIES = {
     "ImagePull": "correct engine.image or router.image; pull Secrets go through podTemplate.spec.imagePullSecrets",
@@ -95,12 +93,12 @@ def _replicas(facts: Facts) -> Said:
     for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE):
         state = inside(facts.deployment, "status", role)
         by, asked, desired = text(state, "scaledBy"), state.get("specReplicas"), state.get("desired")
-        if by and by != _AUTOSCALER and asked is not None and asked != desired:
+        if by and by != contract.AUTOSCALER and asked is not None and asked != desired:
             scaler = f"{facts.name}-{role}"
             yield Finding(
                 f"spec.{role}.replicas",
                 f"{asked} is ignored: {by} has set {desired} on EldrScaler {scaler}",
-                f"to hand the replicas back to the spec: kubectl annotate eldrscaler/{scaler} {contract.GROUP}/replicas=spec --overwrite",
+                f"to hand the replicas back to the spec: kubectl annotate eldrscaler/{scaler} {contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK} --overwrite",
             )
 
 

@@ -40,7 +40,7 @@ def _service(facts: Facts) -> Said:
             one
             for one in facts.pods
             if matches(selector, inside(one, "metadata", "labels"))
-            and inside(one, "status").get("phase") not in {"Failed", "Succeeded"}
+            and inside(one, "status").get("phase") not in contract.ENDED_PHASES
         ]
         if not any(map(_is_ready, behind)):
             problem = f"none of the {len(behind)} pods behind it is ready, so clients get no connection"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from eldr import contract
 from eldr_operator import clock
 
 _MESSAGE_CHARACTERS = 4096
@@ -60,7 +61,7 @@ def found(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
     """Tell whether a pod has ended for good, as one that was evicted: it may stay for long, and holds nothing any more."""
-    return (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
+    return (pod.get("status") or {}).get("phase") in contract.ENDED_PHASES
 
 
 def is_observed(live: Mapping[str, Any]) -> bool:

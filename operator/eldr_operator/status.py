@@ -16,7 +16,7 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.readiness import summed_up
 from eldr_operator.unwritten import REFUSED
-from eldr_operator.workloads import rollback, scaling
+from eldr_operator.workloads import rollback
 from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
@@ -232,9 +232,9 @@ def _ignored(running: Workloads) -> str:
     """Return which replicas of the spec have no effect because a person has set others; where an autoscaler has, that is meant."""
     texts = [
         f"; spec.{role}.replicas {replicas} is ignored: {by} has set {running.roles[role].desired} on the EldrScaler, "
-        "whose annotation eldr.dev/replicas=spec hands them back"
+        f"whose annotation {contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK} hands them back"
         for role, replicas in running.spec_replicas.items()
-        if (by := running.scaled_by.get(role)) != scaling.AUTOSCALER
+        if (by := running.scaled_by.get(role)) != contract.AUTOSCALER
         and replicas != running.roles[role].desired
     ]
     return "".join(texts)

@@ -125,7 +125,7 @@ def _of_role(role: str, before: Status, after: Status) -> list[Event]:
     if None not in asked and asked[0] != asked[1]:
         text = (
             f"spec.{role}.replicas {asked[1]} is ignored: {after.get('scaledBy')} has set {after.get('desired')} on the EldrScaler; "
-            "to hand the replicas back to the spec, give that the annotation eldr.dev/replicas=spec"
+            f"to hand the replicas back to the spec, give that the annotation {contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK}"
         )
         found.append(Event("Warning", "SpecReplicasIgnored", text))
     return found

@@ -22,11 +22,6 @@ from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
 
-ANNOTATION_REPLICAS = f"{contract.GROUP}/replicas"
-AUTOSCALER = "kube-controller-manager"
-"""As whom a HorizontalPodAutoscaler sets replicas, that of KEDA included."""
-HANDED_BACK = "spec"
-"""Value of the annotation: the replicas are to follow the EldrDeployment again."""
 _WORKLOADS = {contract.ROLE_PREFILL: "Deployment", contract.ROLE_DECODE: "StatefulSet"}
 
 
@@ -73,7 +68,9 @@ def manifests(cr: EldrDeployment, live: Snapshot) -> list[Object]:
         replicas = getattr(cr.spec, role).replicas
         is_left = role in theirs and _scaler(cr, role, live) is not None
         # emptied, not left out: what others set later may be what was written here
-        head["metadata"]["annotations"] = {ANNOTATION_REPLICAS: "" if role in theirs else str(replicas)}
+        head["metadata"]["annotations"] = {
+            contract.ANNOTATION_REPLICAS: "" if role in theirs else str(replicas)
+        }
         made.append(head if is_left else head | {"spec": {"replicas": replicas}})
     return made
 
@@ -119,13 +116,15 @@ def _manager(scaler: Mapping[str, Any]) -> str:
         (entry["manager"], entry.get("fieldsV1") or {}) for entry in metadata.get("managedFields") or ()
     ]
     owners = {manager for manager, fields in managed if "f:replicas" in (fields.get("f:spec") or {})}
-    written = (metadata.get("annotations") or {}).get(ANNOTATION_REPLICAS)
-    if contract.FIELD_MANAGER in owners or written == HANDED_BACK:
+    written = (metadata.get("annotations") or {}).get(contract.ANNOTATION_REPLICAS)
+    if contract.FIELD_MANAGER in owners or written == contract.HANDED_BACK:
         return ""
     if written == str((scaler.get("spec") or {}).get("replicas")):
         # a restored object has one manager for both; an autoscaler may have come back to what the operator had set
         owners -= {
-            manager for manager, fields in managed if f"f:{ANNOTATION_REPLICAS}" in _annotations(fields)
+            manager
+            for manager, fields in managed
+            if f"f:{contract.ANNOTATION_REPLICAS}" in _annotations(fields)
         }
     return min(owners, default="")
 

@@ -8,6 +8,7 @@ from typing import Any
 from eldr.admin_tls import is_secure
 from eldr.contract import (
     CONTAINER_ENGINE,
+    ENDED_PHASES,
     LABEL_KV,
     LABEL_ROLE,
     LABEL_ROUTER,
@@ -79,7 +80,7 @@ def _routers(pods: Iterable[Pod]) -> Iterator[tuple[str, Pod]]:
 
 
 def _has_ended(pod: Pod) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return (pod.get("status") or {}).get("phase") in ENDED_PHASES
 
 
 def _is_ready(pod: Pod) -> bool:

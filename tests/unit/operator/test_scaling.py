@@ -2,6 +2,7 @@
 
 import pytest
 
+from eldr import contract
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import scaling
 
@@ -10,7 +11,7 @@ SPEC = {"prefill": {"replicas": 4}, "decode": {"replicas": 2}}
 
 def scaler(name, replicas, *owners, status=None, written=None, orphan=False, restored=False):
     fields = {"f:spec": {"f:replicas": {}}}
-    annotated = {"f:metadata": {"f:annotations": {f"f:{scaling.ANNOTATION_REPLICAS}": {}}}}
+    annotated = {"f:metadata": {"f:annotations": {f"f:{contract.ANNOTATION_REPLICAS}": {}}}}
     fields |= annotated if restored else {}
     managed = [{"manager": owner, "operation": "Update", "fieldsV1": fields} for owner in owners]
     if written is not None and not restored:
@@ -21,7 +22,7 @@ def scaler(name, replicas, *owners, status=None, written=None, orphan=False, res
         metadata |= {"ownerReferences": [], "labels": labels}
         managed.append({"manager": "eldr-operator", "operation": "Apply", "fieldsV1": {"f:metadata": {}}})
     if written is not None:
-        metadata["annotations"] = {scaling.ANNOTATION_REPLICAS: str(written)}
+        metadata["annotations"] = {contract.ANNOTATION_REPLICAS: str(written)}
     return {"kind": "EldrScaler", "metadata": metadata, "spec": {"replicas": replicas}, "status": status}
 
 
@@ -67,7 +68,7 @@ def test_what_an_autoscaler_has_set_stays(make_cr, more):
     assert replicas(scaling.manifests(cr, live)) == {"x-prefill": 4, "x-decode": None}
     assert scaling.set_by(cr, live) == {"decode": "kube-controller-manager"}
     made = scaling.manifests(cr, live)
-    written = [each["metadata"]["annotations"][scaling.ANNOTATION_REPLICAS] for each in made]
+    written = [each["metadata"]["annotations"][contract.ANNOTATION_REPLICAS] for each in made]
     assert written == ["4", ""], "what it sets later may be the same by chance"
 
 
@@ -79,7 +80,7 @@ def test_one_that_is_deleted_is_made_again_with_what_runs_in_the_name_of_who_set
     cr = scaling.scaled(make_cr(**SPEC, status=status), live)
     assert counts(cr) == (4, 12)
     assert replicas(scaling.manifests(cr, live)) == {"x-prefill": 4, "x-decode": 12}
-    assert scaling.manifests(cr, live)[1]["metadata"]["annotations"] == {scaling.ANNOTATION_REPLICAS: ""}
+    assert scaling.manifests(cr, live)[1]["metadata"]["annotations"] == {contract.ANNOTATION_REPLICAS: ""}
     assert scaling.set_by(cr, live) == {"decode": "kube-controller-manager"}
     assert scaling.deleted(cr, live) == {"x-decode": "kube-controller-manager"}
     ours = make_cr(**SPEC, status={"decode": {}})
@@ -94,7 +95,7 @@ def test_replicas_are_handed_back_by_the_annotation(make_cr):
     (_, made) = scaling.manifests(cr, snapshot(decode))
     assert (made["spec"], made["metadata"]["annotations"]) == (
         {"replicas": 2},
-        {scaling.ANNOTATION_REPLICAS: "2"},
+        {contract.ANNOTATION_REPLICAS: "2"},
     )
 
 
