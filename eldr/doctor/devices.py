@@ -58,7 +58,7 @@ def _of_resource(facts: Facts, nodes: tuple[Object, ...], resource: str) -> Iter
         remedy = f"install its device plug-in, or correct {field}; devices that nodes have: {known}"
         yield Finding(resource, f"none of {len(nodes)} nodes offers it", remedy, _CAUSES)
         return
-    total, is_told = Decimal(0), False
+    total, is_reported = Decimal(0), False
     reachable: dict[str, Decimal] = {}
     for template in facts.templates:
         each = of_pod(template.spec, "requests").get(resource, Decimal(0))
@@ -72,18 +72,18 @@ def _of_resource(facts: Facts, nodes: tuple[Object, ...], resource: str) -> Iter
             remedy = (
                 f"correct nodeSelector and tolerations in {template.role}.podTemplate, or uncordon the nodes"
             )
-            is_told = True
+            is_reported = True
             yield Finding(resource, problem, remedy, _CAUSES)
         elif (most := max(_offers(node, resource) for node in usable)) < each:
             problem = (
                 f"a pod of {template.role} asks for {shown(each)}, the largest node offers {shown(most)}"
             )
-            is_told = True
+            is_reported = True
             yield Finding(
                 resource, problem, f"lower {template.role}.gpus, or add nodes with more devices", _CAUSES
             )
     have = sum(reachable.values(), Decimal(0))
-    if reachable and have < total and not is_told:
+    if reachable and have < total and not is_reported:
         problem = f"the pods ask for {shown(total)} altogether, nodes that take them offer {shown(have)}"
         yield Finding(resource, problem, "add nodes, or lower replicas or gpus", _CAUSES)
 

@@ -75,7 +75,7 @@ def examine(facts: Facts, now: datetime) -> Report:
     results = [
         _result(
             name,
-            [one for one in some if not _is_told(one, explained, has_causes=has_causes)],
+            [one for one in some if not _is_reported(one, explained, has_causes=has_causes)],
             facts.namespace,
         )
         for name, some in said.items()
@@ -83,7 +83,7 @@ def examine(facts: Facts, now: datetime) -> Report:
     return Report(facts.name, facts.namespace, now, tuple(results))
 
 
-def _is_told(said: Finding | Skipped, explained: set[str], *, has_causes: bool) -> bool:
+def _is_reported(said: Finding | Skipped, explained: set[str], *, has_causes: bool) -> bool:
     """Tell whether other findings say it, and why it is so."""
     return isinstance(said, Finding) and (said.reason in explained or (said.is_symptom and has_causes))
 

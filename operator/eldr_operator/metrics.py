@@ -97,7 +97,7 @@ class Metrics:
         self.registry.register(_Blind(streams))
 
     def watch_elsewhere(self, namespaces: Callable[[], Mapping[str, str]]) -> None:
-        """Publish which namespaces other releases serve, as it is when somebody asks."""
+        """Publish which namespaces other releases serve, as it is at each scrape."""
         self.registry.register(_Elsewhere(namespaces))
 
     def watch_lease(self, acts: Callable[[], bool]) -> None:

@@ -231,7 +231,7 @@ class Centroids:
     poll_seconds : float
         Between two questions to routers whose answers are used.
     secrets : AdminSecrets
-        Is told whose routers refuse the operator's token.
+        Learns whose routers refuse the operator's token.
     """
 
     def __init__(
@@ -327,9 +327,9 @@ class Centroids:
     async def _tell_waiting(self, all_fits: Sequence[EldrFit]) -> None:
         now = self._common.clock()
         waiting = [fit for fit in all_fits if not fit.is_finished and fit.metadata.deletion_timestamp is None]
-        # those that have been told so need no write
-        untold = [fit for fit in waiting if fit.state[1] != lifecycle.NO_DEPLOYMENT]
-        for fit in untold[:MOST_WRITES]:
+        # those whose status says so need no write
+        unmarked = [fit for fit in waiting if fit.state[1] != lifecycle.NO_DEPLOYMENT]
+        for fit in unmarked[:MOST_WRITES]:
             await self._common.recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
 
 

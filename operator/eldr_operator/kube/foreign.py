@@ -52,7 +52,7 @@ def lost(live: Object, applied: Object, manager: str) -> str:
     for path, shown in _missing(wanted, own, (), ""):
         by = next((name for name, tree in entries if name != manager and _has(tree, path)), "")
         found.setdefault(by, []).append(shown)
-    return "; ".join(_told(by, shown) for by, shown in sorted(found.items(), reverse=True))
+    return "; ".join(_described(by, shown) for by, shown in sorted(found.items(), reverse=True))
 
 
 def writers(live: Object, manager: str) -> str:
@@ -62,7 +62,7 @@ def writers(live: Object, manager: str) -> str:
     return ", ".join(sorted(names - {manager}))
 
 
-def _told(by: str, shown: list[str]) -> str:
+def _described(by: str, shown: list[str]) -> str:
     more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     return f"{', '.join(sorted(shown)[:_SHOWN])}{more} ({f'set by {by}' if by else 'removed'})"
 

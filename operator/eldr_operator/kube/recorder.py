@@ -78,7 +78,7 @@ class Recorder:
                 await self._tell(contract.KIND_DEPLOYMENT, cr, [events.undone(what)], now, count)
 
     async def managed_elsewhere(self, cr: EldrDeployment, other: str, now: datetime) -> None:
-        """Write an Event that another release serves the namespace of a deployment; it is told once an hour."""
+        """Write an Event that another release serves the namespace of a deployment, once an hour."""
         if count := self._repeats.count((cr.metadata.uid, other), now):
             await self._tell(contract.KIND_DEPLOYMENT, cr, [events.managed_elsewhere(other)], now, count)
 

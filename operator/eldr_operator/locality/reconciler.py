@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 _CUT_OFF_SECONDS = 5.0
-"""Engines may all be ejected for a moment; routers that reach none for so long serve nobody."""
+"""Engines may all be ejected for a moment; routers that reach none for so long serve no request."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ def deleted(cr: EldrDeployment, live: Snapshot) -> dict[str, str]:
 
 
 def spec_replicas(cr: EldrDeployment, live: Snapshot) -> dict[str, int]:
-    """Return the replicas of the spec that have no effect, by role, because somebody else has set them."""
+    """Return the replicas of the spec that have no effect, by role, because another writer has set them."""
     return {role: getattr(cr.spec, role).replicas for role in _theirs(cr, live)}
 
 
@@ -110,7 +110,7 @@ def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, _Scale]:
 
 
 def _manager(scaler: Mapping[str, Any]) -> str:
-    """Return who set the replicas last; empty if that is the operator, or nobody, or they were handed back."""
+    """Return who set the replicas last; empty if that is the operator, if no writer has, or if they were handed back."""
     metadata = scaler["metadata"]
     managed = [
         (entry["manager"], entry.get("fieldsV1") or {}) for entry in metadata.get("managedFields") or ()

@@ -42,7 +42,7 @@ class AdminSecrets:
         self._refused: set[Key] = set()
 
     def refused(self, key: Key) -> None:
-        """Take that routers refuse the operator's token: once somebody deletes the Secret, it is created with that token."""
+        """Record that routers refuse the operator's token: once the Secret is deleted, it is created with that token."""
         self._refused.add(key)
 
     def forget(self, key: Key) -> None:

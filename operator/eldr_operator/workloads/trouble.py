@@ -49,7 +49,7 @@ def of_pod(type_: str, pod: Object) -> Condition | None:
 def seconds_until_stuck(pods: Sequence[Object], now: datetime) -> list[float]:
     """Return when each terminating pod will have exceeded its grace period."""
     left = [(at - now).total_seconds() for at in map(_stuck_at, pods) if at is not None]
-    return [seconds + 1.0 for seconds in left if seconds >= 0]  # times are told to the second
+    return [seconds + 1.0 for seconds in left if seconds >= 0]  # times have whole seconds
 
 
 def _of_container(type_: str, pod: str, container: Object) -> Condition | None:
