@@ -107,11 +107,11 @@ def ask(server: ApiServer, pod: RouterPod, port: int, path: str, scheme: str = "
     except urllib3.exceptions.HTTPError as error:
         return Answer(None, f"{type(error).__name__}: {error}")
     said = body.decode(errors="replace")
-    if status == 200 or not (told := of_api_server(body)):
+    if status == 200 or not (message := of_api_server(body)):
         return Answer(status, said)
     if status == 403:
-        raise ClusterError("Forbidden", told)
-    return Answer(None, told)
+        raise ClusterError("Forbidden", message)
+    return Answer(None, message)
 
 
 def proxied(server: ApiServer, pod: str, port: int, path: str, scheme: str = "http") -> str:

@@ -88,8 +88,8 @@ def ask(
                     f"{where} cannot be reached: {error}{_ELSEWHERE * ('.svc' in where)}"
                 ) from None
             except urllib3.exceptions.HTTPError as error:
-                told = _AUTHORITY * ("CERTIFICATE_VERIFY_FAILED" in str(error))
-                raise RequestError(f"{where} does not answer: {error}{told}") from None
+                hint = _AUTHORITY * ("CERTIFICATE_VERIFY_FAILED" in str(error))
+                raise RequestError(f"{where} does not answer: {error}{hint}") from None
             return Answer(checked(where, answer.status, answer.data), time.monotonic() - sent)
 
 

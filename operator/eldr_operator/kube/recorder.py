@@ -69,20 +69,23 @@ class Recorder:
             return
         made_for = about.metadata
         if await self._applier.patch_status(kind, made_for.namespace, made_for.name, made_for.uid, status):
-            await self._tell(kind, about, happened, now)
+            await self._emit(kind, about, happened, now)
 
     async def undone(self, cr: EldrDeployment, undone: Sequence[str], now: datetime) -> None:
-        """Write an Event for each object to which others had added something that was removed; the same is told once an hour."""
+        """Write an Event for each object to which others had added something that was removed, once an hour."""
         for what in undone:
-            if count := self._repeats.count((cr.metadata.uid, what), now):
-                await self._tell(contract.KIND_DEPLOYMENT, cr, [events.undone(what)], now, count)
+            await self._hourly(cr, what, events.undone(what), now)
 
     async def managed_elsewhere(self, cr: EldrDeployment, other: str, now: datetime) -> None:
         """Write an Event that another release serves the namespace of a deployment, once an hour."""
-        if count := self._repeats.count((cr.metadata.uid, other), now):
-            await self._tell(contract.KIND_DEPLOYMENT, cr, [events.managed_elsewhere(other)], now, count)
+        await self._hourly(cr, other, events.managed_elsewhere(other), now)
 
-    async def _tell(
+    async def _hourly(self, cr: EldrDeployment, cause: str, event: events.Event, now: datetime) -> None:
+        """Write the Event of a cause that repeats at most once an hour, with the number of times."""
+        if count := self._repeats.count((cr.metadata.uid, cause), now):
+            await self._emit(contract.KIND_DEPLOYMENT, cr, [event], now, count)
+
+    async def _emit(
         self,
         kind: str,
         about: EldrDeployment | EldrFit,

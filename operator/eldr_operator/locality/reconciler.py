@@ -100,10 +100,10 @@ class Locality:
         tls = cr.spec.router.admin_tls
         authority = tls.authority_config_map if tls else ""
         ready, unready = ready_routers(live.pods), unready_routers(live.pods, now)
-        told = self._polls.latest((cr.namespace, cr.name), [*ready, *unready], live.token, authority)
-        if told is None:
+        polled = self._polls.latest((cr.namespace, cr.name), [*ready, *unready], live.token, authority)
+        if polled is None:
             return None
-        views = [view for view in told.views if view.pod in ready]
+        views = [view for view in polled.views if view.pod in ready]
         for view in views:
             if view.odd:
                 text = f"router {view.pod.name} tells {', '.join(view.odd)} that cannot be, taken as unknown; do its version and this operator's match?"
@@ -120,7 +120,7 @@ class Locality:
         known = self._seen.setdefault((cr.namespace, cr.name), _Seen())
         if (active := before.table.active) is not None:
             traffic = filter(None, (view.traffic for view in views))
-            at, spec = min(told.at, now), cr.spec.refit.drift
+            at, spec = min(polled.at, now), cr.spec.refit.drift
             known.traffic = windows.advance(known.traffic, active.digest, active.k, traffic, at, spec=spec)
         seen = observer.look(cr, all_fits, before, views, known.traffic.window if known.traffic else None)
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
@@ -137,7 +137,7 @@ class Locality:
         )
         for digest in decision.refused:
             drift = block(drift, digest)
-        refused = [view for view in told.views if view.is_unauthorized and view.pod.has_settled(now)]
+        refused = [view for view in polled.views if view.is_unauthorized and view.pod.has_settled(now)]
         is_cut_off = views and not any(view.serves for view in views)
         known.cut_off = min(known.cut_off or now, now) if is_cut_off else None
         can_serve = known.cut_off is None or (now - known.cut_off).total_seconds() < _CUT_OFF_SECONDS
