@@ -655,6 +655,13 @@ def test_available_follows_what_routers_report(policy):
         it.minutes(1)
         (router,) = it.world.routers.values()
         router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
+        it.simulation.pass_(20)
+        assert it.told("Ready") == ("True", "AllReady")
+        router.problem = None
+        it.simulation.pass_(20)
+        router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
+        it.simulation.pass_(20)
+        assert it.told("Ready") == ("True", "AllReady"), "each refusal counts by itself"
         it.simulation.pass_(28)
         assert it.told("Ready") == it.told("RouterReady") == ("False", "RouterUnauthorized")
         assert it.told("Available")[0] == "True"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _CUT_OFF_SECONDS = 5.0
 """Engines may all be ejected for a moment; routers that reach none for so long serve no request."""
+_REFUSED_SECONDS = 30.0
+"""The API server may refuse a router for a moment, as while its token is replaced; after so long its ``/ready`` fails too."""
 
 
 @dataclass(slots=True)
@@ -56,12 +58,15 @@ class _Seen:
         Since when none has answered.
     cut_off : datetime or None
         Since when none has reached a decode engine.
+    refused : dict of str to datetime
+        Since when the API server has refused each router, by the names of their pods.
     """
 
     traffic: windows.Gathering | None = None
     signatures: signatures.Window | None = None
     unreached: datetime | None = None
     cut_off: datetime | None = None
+    refused: dict[str, datetime] = field(default_factory=dict)
 
 
 class Locality:
@@ -137,7 +142,17 @@ class Locality:
         )
         for digest in decision.refused:
             drift = block(drift, digest)
-        refused = [view for view in polled.views if view.is_unauthorized and view.pod.has_settled(now)]
+        known.refused = {
+            view.pod.name: min(known.refused.get(view.pod.name, now), now)
+            for view in polled.views
+            if view.is_unauthorized
+        }
+        refused = [
+            view
+            for view in polled.views
+            if (since := known.refused.get(view.pod.name))
+            and (now - since).total_seconds() >= _REFUSED_SECONDS
+        ]
         is_cut_off = views and not any(view.serves for view in views)
         known.cut_off = min(known.cut_off or now, now) if is_cut_off else None
         can_serve = known.cut_off is None or (now - known.cut_off).total_seconds() < _CUT_OFF_SECONDS
