@@ -98,14 +98,14 @@ def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, _Scale]:
     """Return the replicas that are not the operator's, and who has set them, by role."""
     found = {}
     for role, kind in _WORKLOADS.items():
-        scaler, by = _scaler(cr, role, live), ""
+        source = scaler = _scaler(cr, role, live)
         if scaler is not None:
-            by, replicas = _manager(scaler), scaler["spec"]["replicas"]
-        elif workload := live.owned(kind, meta.child_name(cr, role), cr.metadata.uid):
+            by = _manager(scaler)
+        else:
+            source = live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
             by = (cr.status.get(role) or {}).get("scaledBy", "")
-            replicas = workload["spec"]["replicas"]
-        if by:
-            found[role] = _Scale(replicas, by)
+        if source is not None and by:
+            found[role] = _Scale(source["spec"]["replicas"], by)
     return found
 
 

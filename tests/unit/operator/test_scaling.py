@@ -47,8 +47,9 @@ def counts(cr):
         [scaler("x-decode", 7)],
         [scaler("x-decode", 7, "velero-server", written=7, restored=True)],
         [scaler("x-decode", 7, "kubectl") | {"metadata": {"name": "x-decode", "uid": "another"}}],
+        [scaler("x-decode", 7) | {"spec": {}}],
     ],
-    ids=["none", "ours", "shared", "nobody's", "restored", "of another"],
+    ids=["none", "ours", "shared", "nobody's", "restored", "of another", "without replicas"],
 )
 def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
     cr = make_cr(**SPEC)
