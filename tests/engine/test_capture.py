@@ -361,6 +361,7 @@ def test_without_every_layer_nothing_is_counted(config, named):
     ("setting", "fields"),
     [
         ("VLLM_ROCM_MONO_DECODE", {}),
+        ("VLLM_USE_RUST_FRONTEND", {}),
         ("--monokernel", {"kernel_config": SimpleNamespace(monokernel=True)}),
         (
             "decode_backend=latency_specialized",
@@ -368,14 +369,14 @@ def test_without_every_layer_nothing_is_counted(config, named):
         ),
     ],
 )
-def test_decode_layers_that_call_no_router_make_signatures_unavailable(monkeypatch, setting, fields):
-    """Else the union of a step would lack those layers, and step times would be learned from it."""
+def test_settings_that_hide_experts_make_signatures_unavailable(monkeypatch, setting, fields):
+    """Else the union of a step would lack layers, and step times would be learned from it."""
     config = engine(Layer(0))
     assert capture_of(config).n_layers == 1
     vars(config).update(fields)
     if not fields:
         monkeypatch.setenv(setting, "True")
-    with pytest.raises(routing.HiddenRoutingError, match=f"^{setting}: decode layers run inside one kernel"):
+    with pytest.raises(routing.HiddenRoutingError, match=f"^{setting}: .*; switch it off"):
         capture_of(config)
 
 
@@ -389,6 +390,7 @@ def test_decode_layers_that_call_no_router_make_signatures_unavailable(monkeypat
 )
 def test_other_kernels_are_counted(monkeypatch, fields):
     monkeypatch.setenv("VLLM_ROCM_MONO_DECODE", "0")
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")
     config = engine(Layer(0))
     vars(config).update(fields)
     assert capture_of(config).n_layers == 1

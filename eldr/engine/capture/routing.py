@@ -56,19 +56,31 @@ def table_memory(n_bytes: int) -> Iterator[None]:
         ) from error
 
 
-def persistent_kernel(config: Any) -> str:
-    """Return the setting by which decode layers run inside one kernel and call no router; empty if there is none.
+def uncounted(config: Any) -> str:
+    """Return the setting that keeps experts from being counted, and why; empty if there is none.
 
-    Which of these exist depends on the release: vLLM 0.32 has the variable, 0.33 the option and the backend.
+    Which of these exist depends on the release: vLLM 0.32 has the variable of ROCm, 0.33 the option, the backend and the
+    HTTP server in Rust.
     """
     extra = getattr(config, "additional_config", None)
+    one_kernel = "decode layers run inside one kernel, which hides the experts"
     settings = {
-        "VLLM_ROCM_MONO_DECODE": os.environ.get("VLLM_ROCM_MONO_DECODE", "").lower() in ("1", "true"),
-        "--monokernel": getattr(getattr(config, "kernel_config", None), "monokernel", False),
-        "decode_backend=latency_specialized": isinstance(extra, dict)
-        and extra.get("decode_backend") == "latency_specialized",
+        "VLLM_ROCM_MONO_DECODE": (_is_on("VLLM_ROCM_MONO_DECODE"), one_kernel),
+        "--monokernel": (getattr(getattr(config, "kernel_config", None), "monokernel", False), one_kernel),
+        "decode_backend=latency_specialized": (
+            isinstance(extra, dict) and extra.get("decode_backend") == "latency_specialized",
+            one_kernel,
+        ),
+        "VLLM_USE_RUST_FRONTEND": (
+            _is_on("VLLM_USE_RUST_FRONTEND"),
+            "its HTTP server lacks the endpoint of activations",
+        ),
     }
-    return next((name for name, is_set in settings.items() if is_set), "")
+    return next((f"{name}: {reason}" for name, (is_set, reason) in settings.items() if is_set), "")
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true")
 
 
 class RoutingCapture:
@@ -92,10 +104,8 @@ class RoutingCapture:
     def __init__(self, config: Any, counting: Counting, over: Any = None) -> None:
         self._union: GroupUnion | None = None
         self._offered: GroupUnion | None = None
-        if setting := persistent_kernel(config):
-            raise HiddenRoutingError(
-                f"{setting}: decode layers run inside one kernel, which hides the experts; switch it off to have them counted"
-            )
+        if reason := uncounted(config):
+            raise HiddenRoutingError(f"{reason}; switch it off to have them counted")
         try:
             modules = moe_modules(config)
             tokens = config.scheduler_config.max_num_batched_tokens
