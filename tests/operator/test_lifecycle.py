@@ -6,7 +6,6 @@ import pytest
 
 from eldr import contract
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
-from eldr_operator.workloads.scaling import ANNOTATION_REPLICAS, HANDED_BACK
 from tests.operator.world import KIND, SCALER, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
@@ -145,7 +144,7 @@ def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_a
     world.patch(prefill={"drainSeconds": 6})
     wait_for(lambda: world.status["observedGeneration"] == generation + 1, "another pass", 60)
     assert (replicas(), world.status["prefill"]["scaledBy"]) == (3, "kubectl")
-    annotation = f"{ANNOTATION_REPLICAS}={HANDED_BACK}"
+    annotation = f"{contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK}"
     world.kube.cluster.kubectl(
         "-n", world.kube.namespace, "annotate", "eldrscaler/x-prefill", annotation, "--overwrite"
     )

@@ -230,8 +230,8 @@ async def test_bodies_that_are_refused(start, text):
         got = await router.client.post(f"{router.url}/v1/completions", content=text)
         assert got.status_code == 400
         assert got.json()["error"]["message"]
-        assert not router["p0"].seen
-        assert not router["d0"].seen
+        assert not router["p0"].requests + router["p0"].freed
+        assert not router["d0"].requests + router["d0"].freed
 
 
 async def test_a_nested_name_is_no_reason_to_refuse(start):

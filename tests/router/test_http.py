@@ -237,7 +237,7 @@ async def test_a_compressed_body_gets_415(start, path, encoding):
         got = await router.client.post(router.url + path, json=body, headers={"content-encoding": encoding})
         assert got.status_code == 415
         assert f"Content-Encoding: {encoding}" in got.json()["error"]["message"]
-        assert router["p0"].seen == router["d0"].seen == []
+        assert router["p0"].requests == router["d0"].requests == []
         assert (await router.post(headers={"content-encoding": "Identity"})).status_code == 200
 
 
