@@ -14,6 +14,7 @@ import pytest
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.chaos import run
 from tests.operator.simulated.changes import MoreChanges, SimulatedWorld
+from tests.operator.simulated.client import ConstantClient
 from tests.operator.simulated.faults import SimulatedFaults
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 
@@ -34,6 +35,7 @@ def simulate(seed: int) -> None:
     try:
         for operator in operators[:2]:
             operator.start()
+        ConstantClient(simulation, operators, world)
         faults = SimulatedFaults(simulation, operators, world)
         run(seed, STEPS, faults.all(), world, undisturbed, MoreChanges)
     finally:

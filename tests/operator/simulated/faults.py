@@ -53,6 +53,7 @@ class SimulatedFaults(chaos.CommonFaults):
             self.namespace_deleted,
             self.routers_deaf,
             self.routers_hung,
+            self.routers_refused,
             self.others_write,
             self.children_deleted,
         ]
@@ -211,6 +212,18 @@ class SimulatedFaults(chaos.CommonFaults):
     def routers_hung(self) -> Iterator[None]:
         with self._routers("is_hung"):
             yield
+
+    @contextlib.contextmanager
+    def routers_refused(self) -> Iterator[None]:
+        """The API server takes their tokens no longer, and the engines that they know are gone."""
+        routers = [*self._world.routers.values()]
+        for router in routers:
+            router.problem = "pods: 401: Unauthorized"
+            router.decode = [{"name": "x-decode-0", "healthy": False}]
+        yield
+        self._a_while(120)
+        for router in routers:
+            router.problem, router.decode = None, []
 
     @contextlib.contextmanager
     def others_write(self) -> Iterator[None]:

@@ -97,6 +97,15 @@ class SimulatedOperator:
         """Tell whether it is not a standby."""
         return self._program is not None and self._program.lease.held.is_set()
 
+    def sees(self) -> bool:
+        """Tell whether it acts, and nothing keeps it from reading and writing."""
+        return (
+            self.acts()
+            and not self.client.faults
+            and self.client.stands.is_set()
+            and not (self._watches and self._watches.is_broken)
+        )
+
     @contextlib.contextmanager
     def blind(self) -> Iterator[None]:
         """Break its watches; they begin anew."""
