@@ -18,8 +18,7 @@ image: venv ## build out/eldr-VERSION.oci.tar and its bill of materials, without
 	@.venv/bin/python -m eldr_image build $(foreach a,$(ARCH),--arch $(a))
 e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about twenty minutes; VLLM=0.31, 0.32 (default) or 0.33; skipped where they cannot be installed
 	@env=$$(hack/vllm/install $(VLLM)) || { [ $$? -eq 3 ]; exit; }; \
-	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
-	  ELDR_VLLM=$$env hack/pytest .venv/bin/python -m 'not long' tests/vllm --override-ini timeout=600 --durations=25 --durations-min=10
+	  ELDR_VLLM=$$env hack/test vllm
 e2e-vllm-all: venv ## real engines in one mode: MODE=V1-synchronous, V1-asynchronous, V2-synchronous or V2-asynchronous; VLLM= as above; FAMILY=gptoss for signatures of that model, or ONLY=EXPRESSION as of pytest -k; writes a row of docs/benchmarks/engine.md
 	@env=$$(hack/vllm/install $(VLLM)) || { [ $$? -eq 3 ]; exit; }; \
 	  ELDR_VLLM=$$env ELDR_VLLM_MODE=$(MODE) .venv/bin/python -m pytest $(if $(FAMILY),tests/vllm/test_signatures.py -k "$(FAMILY)",tests/vllm $(if $(ONLY),-k "$(ONLY)")) --override-ini timeout=1200 \

@@ -30,6 +30,7 @@ def test_token_ids_equal_those_of_a_plain_engine(serve, fleet, correct, stream):
         assert router.counter("requests", outcome="ok") == len(OUTPUTS)
 
 
+@pytest.mark.long  # tests/vllm/test_signatures.py has engines in this mode
 def test_token_ids_are_the_same_in_the_mode_of_gpus(serve, fleet, correct):
     with serve("p-gpu-mode", "d-gpu-mode") as router:
         for name in ("p-gpu-mode", "d-gpu-mode"):

@@ -272,7 +272,7 @@ def lend(seed: int, steps: int = 250) -> None:
     assert all(sum(world.bounds(engine)) == world.limit for engine in ENGINES)
 
 
-@pytest.mark.costly
+@pytest.mark.long  # the state machine below draws such courses, too
 @pytest.mark.parametrize("act", [wander, lend])
 @pytest.mark.parametrize("part", range(4))
 def test_by_plain_chance(part, act):
