@@ -145,7 +145,8 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
         if ready == 0:
             reason = "No" + "".join(word.capitalize() for word in name.split())
             text = f"no {name} is ready: requests cannot be served"
-            return _unavailable(outcome if name == "router" else None, reason, text)
+            # a router that is not ready keeps its pod, which is that of a prefill engine, from being ready
+            return _unavailable(None if name == "decode engine" else outcome, reason, text)
     if not outcome.look.can_serve:
         text = "no router reaches a decode engine: requests cannot be served"
         return _unavailable(outcome, "NoDecodeEngine", text)

@@ -568,7 +568,9 @@ def test_while_no_router_serves_because_of_its_token_the_reason_says_so(make_cr,
     view = router_view(problem=REFUSED_BY_API, decode=[{"name": "a", "healthy": False}])
     lost = seen.but(routers=[view] * is_ready, unauthorized=[view], can_serve=not is_ready)
     if not is_ready:
-        lost = lost.but(router=Role("RouterReady", 2, existing=2, is_current=True))
+        # the pods of prefill engines hold the routers, and are as ready as they are
+        prefill = Role("PrefillReady", 2, existing=2, is_current=True)
+        lost = lost.but(prefill=prefill, router=Role("RouterReady", 2, existing=2, is_current=True))
     found = conditions(lost.status(make_cr(), now))
     assert found["Available"] == ("False", "RouterUnauthorized")
     assert found["Ready"] == ("False", "RouterUnauthorized")
