@@ -253,6 +253,7 @@ async def two_routers(tmp_path, busy: int) -> AsyncIterator[Router]:
         yield first
 
 
+@pytest.mark.patches
 async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path, gives):
     async with two_routers(tmp_path, busy=4) as first:
         (waits,) = await in_line(first, 1)
@@ -260,6 +261,7 @@ async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path,
         assert (await waits).status_code == 200
 
 
+@pytest.mark.patches
 async def test_room_that_is_not_given_in_time_is_waited_for_no_longer(tmp_path, gives, monkeypatch):
     monkeypatch.setattr(queue, "SHARE_SECONDS", 0.2)
     async with two_routers(tmp_path, busy=4) as first:
@@ -269,6 +271,7 @@ async def test_room_that_is_not_given_in_time_is_waited_for_no_longer(tmp_path, 
         assert first.counter("rejected", reason="deadline") == 1
 
 
+@pytest.mark.patches
 async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_path, gives, monkeypatch):
     monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
     async with (
@@ -283,6 +286,7 @@ async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_pat
         assert first.counter("rejected", reason="full") == 1
 
 
+@pytest.mark.patches
 async def test_who_waits_for_another_router_holds_up_nobody_who_wants_less(tmp_path, gives, monkeypatch):
     monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
     async with two_routers(tmp_path, busy=3) as first:
@@ -292,6 +296,7 @@ async def test_who_waits_for_another_router_holds_up_nobody_who_wants_less(tmp_p
         assert (await large).status_code == 200
 
 
+@pytest.mark.patches
 async def test_a_share_that_is_not_confirmed_yet_is_waited_for(tmp_path, monkeypatch):
     confirm = asyncio.Event()
     settle = shares.Shares._settle
