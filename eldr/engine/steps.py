@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
@@ -15,15 +16,10 @@ def transfer_of(request: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_NIXL = {"remote_engine_id": str, "remote_request_id": str, "remote_host": str, "remote_port": int}
-_NUMBERS = (
-    "tp_size",
-    "dcp_size",
-    "pp_size",
-    "remote_block_size",
-    "remote_num_tokens",
-    "remote_blocks_expiry_time",
-)
+_REMOTE = {"remote_engine_id": str, "remote_request_id": str, "remote_host": str, "remote_port": int}
+_COUNTS = ("tp_size", "dcp_size", "pp_size", "remote_block_size", "remote_num_tokens")
+_MOST = {"remote_port": 65_535}
+_MOST_BLOCKS = 1 << 31
 
 
 def drop_malformed(request: Any) -> None:
@@ -32,9 +28,7 @@ def drop_malformed(request: Any) -> None:
     The request is then served as one without a prefill result. Clients that reach an engine directly can send anything.
     """
     params = request.kv_transfer_params
-    if params is None or (
-        isinstance(params, dict) and (not params.get("do_remote_prefill") or _is_whole(params))
-    ):
+    if params is None or (isinstance(params, dict) and _is_sound(params)):
         return
     request.kv_transfer_params = None
     logger.warning(
@@ -42,19 +36,37 @@ def drop_malformed(request: Any) -> None:
     )
 
 
+def _is_sound(params: dict[str, Any]) -> bool:
+    """Whether they ask for a pull with all that it reads, for a result to pull and nothing beside it, or for nothing."""
+    if params.get("do_remote_prefill"):
+        return not params.get("do_remote_decode") and _is_whole(params)
+    return not params.get("do_remote_decode") or all(
+        params.get(name) is None for name in ("remote_block_ids", *_REMOTE, *_COUNTS)
+    )
+
+
 def _is_whole(params: dict[str, Any]) -> bool:
     """Whether everything is there that a pull reads, and has its type."""
-    groups = params.get("remote_block_ids")
+    groups, expiry = params.get("remote_block_ids"), params.get("remote_blocks_expiry_time")
     return (
-        all(type(params.get(name)) is kind for name, kind in _NIXL.items())
-        and all(params.get(name) is None or type(params[name]) in (int, float) for name in _NUMBERS)
+        all(type(params.get(name)) is kind for name, kind in _REMOTE.items())
+        and all(
+            params.get(name) is None or _is_count(params[name], _MOST.get(name, _MOST_BLOCKS))
+            for name in ("remote_port", *_COUNTS)
+        )
+        and (expiry is None or (type(expiry) in (int, float) and isfinite(expiry)))
         and isinstance(groups, list | tuple)
         and bool(groups)
         and all(
-            isinstance(group, list | tuple) and all(type(at) is int and at >= 0 for at in group)
+            isinstance(group, list | tuple)
+            and all(type(at) is int and 0 <= at < _MOST_BLOCKS for at in group)
             for group in groups
         )
     )
+
+
+def _is_count(value: Any, most: int) -> bool:
+    return type(value) is int and 0 < value <= most
 
 
 def scheduled(output: Any) -> list[tuple[str, int, int]]:

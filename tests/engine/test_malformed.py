@@ -31,6 +31,16 @@ MALFORMED = {
     "engine a list": REMOTE | {"remote_engine_id": ["p"]},
     "tokens text": REMOTE | {"remote_num_tokens": "many"},
     "size text": REMOTE | {"tp_size": "2"},
+    "size zero": REMOTE | {"tp_size": 0},
+    "size below zero": REMOTE | {"pp_size": -1},
+    "size a half": REMOTE | {"tp_size": 1.5},
+    "tokens no number": REMOTE | {"remote_num_tokens": float("nan")},
+    "expiry no number": REMOTE | {"remote_blocks_expiry_time": float("nan")},
+    "port beyond": REMOTE | {"remote_port": 99999},
+    "block beyond": REMOTE | {"remote_block_ids": [[1 << 40]]},
+    "both ways": REMOTE | {"do_remote_decode": True},
+    "a result of a result": REMOTE
+    | {"do_remote_prefill": False, "do_remote_decode": True, "remote_num_tokens": "x"},
 }
 SOUND = {
     "pull": REMOTE,
