@@ -147,12 +147,12 @@ def problems(cr: EldrDeployment) -> list[Problem]:
 def joined(args: Sequence[str], field: str) -> Iterator[Problem]:
     """Yield items that hold an option and its value with a blank between, which only a shell would split."""
     for index, argument in enumerate(args):
-        words = re.split("[={]", argument, maxsplit=1)[0].split(maxsplit=1)
-        if argument.startswith("-") and len(words) > 1:
-            value = argument.removeprefix(words[0]).strip()
-            remedy = (
-                f"write {words[0]}={value}, or two items: each item is one argument, and no shell splits it"
-            )
+        before = re.split("[={]", argument, maxsplit=1)[0]
+        name = before.split(maxsplit=1)[0] if before.strip() else before
+        if argument.startswith("-") and before != name:
+            value = argument.removeprefix(name).strip().removeprefix("=").strip()
+            instead = f"{name}={value}, or two items" if value else name
+            remedy = f"write {instead}: each item is one argument, and no shell splits it"
             yield Problem("InvalidArgument", f"{field}[{index}]", argument, remedy)
 
 

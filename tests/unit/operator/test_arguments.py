@@ -145,6 +145,9 @@ def test_batches_that_hold_what_routers_send(make_vllm, spec):
         ("--max-model-len 8192", "--max-model-len=8192, or two items"),
         ("-q  fp8 ", "-q=fp8, or two items"),
         ("--enable-lora --max-loras=2", "--enable-lora=--max-loras=2, or two items"),
+        ('--hf-overrides {"a": 1}', '--hf-overrides={"a": 1}, or two items'),
+        ("--seed =3", "--seed=3, or two items"),
+        ("--enable-lora ", "write --enable-lora:"),
     ],
 )
 def test_an_option_and_its_value_in_one_item(make_vllm, role, arg, instead):
