@@ -36,6 +36,14 @@ def test_crds_are_those_of_the_source_and_survive_uninstall(render):
     ]
 
 
+@pytest.mark.process
+def test_operators_that_crash_keep_no_node_from_being_drained(render):
+    (budget,) = (
+        made for (kind, _), made in render("--set", "replicas=2").items() if kind == "PodDisruptionBudget"
+    )
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
 TEXTS = {"name", "namespace", "secretName", "serviceAccountName", "priorityClassName"}
 
 
