@@ -40,7 +40,7 @@ class RouterState:
         self._traffic: dict[str, Any] | None = None
         self.is_deaf = False
         self.problem: str | None = None
-        self.decode: list[dict[str, Any]] = []
+        self.decode: list[dict[str, Any]] = [{"name": f"{deployment}-decode-0", "healthy": True}]
         self._token = self._read_token()
         self._active: dict[str, Any] | None = None
 

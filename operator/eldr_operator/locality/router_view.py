@@ -200,7 +200,8 @@ class RouterView:
             step_time=LearnedStepTime.of(step_time),
             traffic=read_of,
             saving=saves,
-            serves=not decode or any(entry.get("healthy") is not False for entry in decode),
+            serves=not isinstance(state.get("decode"), list)
+            or any(entry.get("healthy") is not False for entry in decode),
             untested=_names((entry.get("untested") for entry in decode), _MOST_VERSIONS),
             silent=_names((e.get("name") for e in decode if e.get("counting") is False), _MOST_SILENT),
             odd=tuple(

@@ -60,7 +60,7 @@ class ConstantClient:
         found = (self._world.routers.get(pod["metadata"]["name"]) for pod in ready)
         routers = [router for router in found if router is not None]
         return roles == {contract.ROLE_PREFILL, contract.ROLE_DECODE} and any(
-            not router.decode or any(engine["healthy"] for engine in router.decode) for router in routers
+            engine["healthy"] for router in routers for engine in router.decode
         )
 
 

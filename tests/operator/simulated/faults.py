@@ -223,7 +223,7 @@ class SimulatedFaults(chaos.CommonFaults):
         yield
         self._a_while(120)
         for router in routers:
-            router.problem, router.decode = None, []
+            router.problem, router.decode = None, [{"name": "x-decode-0", "healthy": True}]
 
     @contextlib.contextmanager
     def others_write(self) -> Iterator[None]:

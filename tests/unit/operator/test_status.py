@@ -516,7 +516,7 @@ def router_view(name="r0", *, started="2026-11-21T11:00:00Z", **state):
 @pytest.mark.parametrize(
     ("decode", "serves"),
     [
-        ([], True),
+        ([], False),
         ([{"name": "a", "healthy": False}, {"name": "b", "healthy": True}], True),
         ([{"name": "a", "healthy": False}], False),
         ([{"name": "a"}], True),
