@@ -40,7 +40,7 @@ def status(
     made: Object = {
         "observedGeneration": generation,
         "conditions": merged(
-            cr.status.get("conditions", ()), _conditions(problems, running, outcome), generation, now
+            cr.status.get("conditions", ()), _conditions(cr, problems, running, outcome), generation, now
         ),
         "model": cr.served_model,
         "url": f"{scheme}://{cr.name}.{cr.namespace}.svc",
@@ -96,11 +96,13 @@ def _update(running: Workloads) -> Condition:
     return Condition(UPDATE_AVAILABLE, "True", "NewerImages", text)
 
 
-def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
+def _conditions(
+    cr: EldrDeployment, problems: Sequence[Problem], running: Workloads, outcome: Outcome
+) -> list[Condition]:
     roles = [role.condition for role in running.roles.values()]
     if refused := _unauthorized(outcome):
         roles[-1] = refused
-    config, available = _config(problems, running, outcome), _available(running, outcome)
+    config, available = _config(problems, running, outcome), _available(cr, running, outcome)
     model = [running.model] if running.model is not None else []
     progressing = _progressing(running, outcome)
     # what runs goes on while another revision comes: that is no fault, and Progressing tells it
@@ -134,13 +136,11 @@ def _all_ready(running: Workloads) -> str:
     return f"{running.prefill.ready} prefill, {running.decode.ready} decode, {routers} ready"
 
 
-def _available(running: Workloads, outcome: Outcome) -> Condition:
+def _available(cr: EldrDeployment, running: Workloads, outcome: Outcome) -> Condition:
     # Any ready router serves, also one that a change of placement is about to replace.
-    counts = {
-        "prefill engine": running.prefill.ready,
-        "decode engine": running.decode.ready,
-        "router": len(outcome.look.routers),
-    }
+    counts = {"decode engine": running.decode.ready, "router": len(outcome.look.routers)}
+    if cr.spec.router.placement == "Sidecar":  # elsewhere routers send requests whole to decode engines
+        counts = {"prefill engine": running.prefill.ready, **counts}
     for name, ready in counts.items():
         if ready == 0:
             reason = "No" + "".join(word.capitalize() for word in name.split())

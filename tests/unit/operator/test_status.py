@@ -533,6 +533,16 @@ def test_a_router_that_reaches_no_decode_engine_does_not_serve(make_cr, seen, no
     assert found["Ready"][0] == wanted[0]
 
 
+@pytest.mark.parametrize("placement", ["Sidecar", "Deployment"])
+def test_routers_of_their_own_serve_without_a_prefill_engine(make_cr, seen, now, placement):
+    """They send requests whole to decode engines; sidecars are as ready as their pods."""
+    lost = seen.but(prefill=Role("PrefillReady", 2, existing=2, is_current=True))
+    found = conditions(lost.status(make_cr(router={"placement": placement}), now))
+    is_sidecar = placement == "Sidecar"
+    assert found["Available"][1] == ("NoPrefillEngine" if is_sidecar else "MinimumReplicasAvailable")
+    assert found["Ready"][0] == "False"
+
+
 def test_a_router_that_does_not_answer_the_operator_may_serve_clients():
     assert RouterView(RouterPod("r0", "127.0.0.1", None), problem="does not answer").serves
 
