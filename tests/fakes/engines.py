@@ -201,6 +201,7 @@ class FakeEngine:
     kv: str = ""
     health: Behaviour | None = None
     metrics: Behaviour | None = None
+    rejects: int = 400
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -285,7 +286,9 @@ class FakeEngine:
         elif path.path == "/v1/models":
             await exchange.json({"object": "list", "data": [{"id": "m"}]})
         elif exchange.seen.frees:
-            await exchange.json({"error": {"message": "no", "type": "BadRequestError", "code": 400}}, 400)
+            await exchange.json(
+                {"error": {"message": "no", "type": "BadRequestError", "code": self.rejects}}, self.rejects
+            )
         elif self.script:
             await self.script.popleft()(exchange)
         else:

@@ -61,6 +61,22 @@ async def test_a_result_is_freed_by_an_engine_that_answers(start):
         assert len(router["d1"].freed) == 1
 
 
+@pytest.mark.parametrize("status", [401, 429, 503])
+async def test_only_a_rejection_by_vllm_frees_a_result(start, status):
+    async with start("p0", "d0", "d1") as router:
+        for name in ("d0", "d1"):
+            router[name].script.append(answer(400, CLIENT_ERROR))
+            router[name].rejects = status
+        assert (await router.post()).status_code == 400
+        await until(lambda: router["d0"].freed and router["d1"].freed, "both to be asked")
+        for name in ("d0", "d1"):
+            router[name].rejects = 400
+            router[name].script.clear()
+            router[name].script.append(answer(400, CLIENT_ERROR))
+        assert (await router.post()).status_code == 400
+        await until(lambda: router.counter("freed_results") == 1, "the second to be freed")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from eldr_router.serve.services import Services
 log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0
+_REJECTED = (400, 404)
+"""As bad parameters, or as an unknown model. What a proxy or a limit refuses before vLLM reads it frees nothing."""
 
 
 def free_result(services: Services, headers: Headers, kv: dict[str, Any], key: str) -> None:
@@ -47,7 +49,7 @@ async def _free(services: Services, headers: Headers, body: bytes, key: str) -> 
         except (ConnectError, BrokenError) as error:
             reason = f"engine {endpoint.name}: {error}"
             continue
-        if answer.status < 500:
+        if answer.status in _REJECTED:
             services.metrics.freed_results()
             return
         reason = f"engine {endpoint.name} answered {answer.status}"
