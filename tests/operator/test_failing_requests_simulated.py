@@ -647,6 +647,19 @@ def test_pods_that_kubernetes_fails_again_and_again_are_named_with_their_count()
         assert condition["reason"] == "PodsFailed"
         assert "3 pods failed" in condition["message"]
         assert "UnexpectedAdmissionError: no healthy devices" in condition["message"]
+        waits = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/4 nodes",
+            "lastTransitionTime": clock.stamp(it.world.kube.now()),
+        }
+        it.world.kube.strategic("Pod", "x-decode-1", {"status": {"conditions": [waits]}}, "status")
+        it.simulation.pass_(70)
+        condition = it.world.kube.condition(KIND, "x", "DecodeReady")
+        assert condition["reason"] == "InsufficientCapacity"
+        assert "0/4 nodes" in condition["message"]
+        assert "3 pods failed" in condition["message"], "what its predecessors had does not go with them"
         it.world.make_ready()
 
 

@@ -164,7 +164,7 @@ def role(
     refusal : Refusal
         Why pods cannot be created, where the workload's own conditions do not tell it; since when in this rollout.
     cause : Condition or None
-        Why pods are not ready, where they do not show it themselves.
+        Why pods are not ready, beside what they show themselves.
     """
     type_, desired = wanted.type, wanted.replicas
     if workload is None:
@@ -175,6 +175,9 @@ def role(
     seen = is_observed(workload) and (not named or not wanted.revision or named == wanted.revision)
     kept = min(wanted.kept, desired)
     current = status.get("updatedReplicas", 0) >= desired - kept and seen
+    trouble = _refused(type_, workload, refusal) or troubles.of_pods(type_, pods, now)
+    if trouble and cause:  # a pod that was evicted, and its successor that finds no node
+        trouble = trouble._replace(message=f"{trouble.message}; {cause.message}")
     return Role(
         type=type_,
         desired=desired,
@@ -182,7 +185,7 @@ def role(
         existing=status.get("replicas", 0),
         available=min(status.get("availableReplicas", 0), desired),
         is_current=current and status.get("replicas", 0) <= desired,
-        trouble=_refused(type_, workload, refusal) or troubles.of_pods(type_, pods, now) or cause,
+        trouble=trouble or cause,
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
