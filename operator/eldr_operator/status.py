@@ -16,7 +16,6 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.readiness import summed_up
 from eldr_operator.unwritten import REFUSED
-from eldr_operator.validation.spec import blocked_roles
 from eldr_operator.workloads import rollback
 from eldr_operator.workloads.roles import Role, Workloads
 
@@ -105,7 +104,7 @@ def _conditions(
         roles[-1] = refused
     config, available = _config(problems, running, outcome), _available(cr, running, outcome)
     model = [running.model] if running.model is not None else []
-    progressing = _progressing(running, outcome, stays=bool(blocked_roles(cr, problems)))
+    progressing = _progressing(running, outcome)
     # what runs goes on while another revision comes: that is no fault, and Progressing tells it
     is_cause = available.status != "True" or not _is_downloading(running)
     causes = (config, *(model if is_cause else ()))
@@ -174,7 +173,7 @@ def _unauthorized(outcome: Outcome) -> Condition | None:
     return Condition("RouterReady", "False", "RouterUnauthorized", text)
 
 
-def _progressing(running: Workloads, outcome: Outcome, *, stays: bool) -> Condition:
+def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if left := [*running.unwritten, *outcome.unwritten]:
         return Condition("Progressing", "False", left[0].reason, "; ".join(each.message for each in left))
     if running.model is not None and running.model.status != "True":
@@ -225,12 +224,9 @@ def _progressing(running: Workloads, outcome: Outcome, *, stays: bool) -> Condit
             f"{_of(role)}: ordinals below {role.kept} keep the template that they have" for role in kept
         )
         return Condition("Progressing", "True", "RolloutComplete", text + _ignored(running))
-    what = (
-        "pods keep the template that they have until ConfigValid is True"
-        if stays
-        else "all pods run the newest template"
+    return Condition(
+        "Progressing", "True", "RolloutComplete", f"all pods run the newest template{_ignored(running)}"
     )
-    return Condition("Progressing", "True", "RolloutComplete", f"{what}{_ignored(running)}")
 
 
 def _ignored(running: Workloads) -> str:

@@ -217,27 +217,6 @@ def asked_of_decode(asked: Object) -> Iterator[tuple[Simulated, Object]]:
         yield it, before
 
 
-def test_a_new_image_rolls_neither_role_while_one_cannot_be_made_as_asked():
-    """KV goes between equal engines only: one role with the new image would split the pool."""
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        before = {
-            kind: it.world.kube.get(kind, name)["spec"]["template"]
-            for kind, name in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode"))
-        }
-        it.world.patch(engine={"image": "other:2"}, decode={"podTemplate": {"metadata": "x"}})
-        it.minutes(3)
-        for kind, name in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode")):
-            assert it.world.kube.get(kind, name)["spec"]["template"] == before[kind]
-        found = it.world.kube.condition(KIND, "x", "Progressing")
-        assert found["message"] == "pods keep the template that they have until ConfigValid is True"
-        it.world.patch(decode={"podTemplate": None})
-        it.minutes(3)
-        for kind, name in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode")):
-            assert "other:2" in str(it.world.kube.get(kind, name)["spec"]["template"])
-
-
 @UNUSABLE
 def test_a_role_whose_pods_cannot_be_made_as_asked_is_scaled_and_keeps_its_template(asked):
     with asked_of_decode(asked) as (it, before):

@@ -134,13 +134,10 @@ class Children:
             *(child for child in children if has_fits or not rbac.is_of_fits(child)),
         ]
         runs = {role: rollback.stays(cr, live, role, found) for role, found in plan.found.items()}
-        # what cannot be used leaves pods as they are; how many there are still follows the spec, or an autoscaler.
-        # Engines of both roles stay where one of them must: KV goes between equal ones only, and a new image would split the pool.
-        engines = {*roles.ENGINES}
-        stay = {*broken} | (engines if engines & {*broken} else set())
+        # what cannot be used leaves pods as they are; how many there are still follows the spec, or an autoscaler
         asked = {
             role: runs[role]
-            if role in stay
+            if role in broken
             else updates.choose(cr, role, each["spec"]["template"], live, plan)
             for each in wanted
             if (role := revisions.role_of(each))
