@@ -68,7 +68,9 @@ class WorkQueue:
                     self._busy[key] = now
                     return key
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), None if due is None else due - now)
+                    # not wait_for: before Python 3.12 it takes a change that comes with a cancellation for the end of the wait
+                    async with asyncio.timeout(None if due is None else due - now):
+                        await self._changed.wait()
 
     def done(self, key: Key) -> None:
         """Give a key back after work."""

@@ -130,7 +130,8 @@ class Polls:
             back_off = min(2 * max(back_off, target.every), _LONGEST_PAUSE_SECONDS) if is_silent else 0.0
             pause = max(target.every, back_off) * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - so that not all are asked at once
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(target.changed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await target.changed.wait()
 
     async def _asked(self, key: Key, target: _Target) -> list[RouterView]:
         pods, token, is_any_secure = target.pods, target.token, any(pod.is_secure for pod in target.pods)

@@ -81,10 +81,11 @@ class Simulation:
 
     def close(self) -> None:
         """End what still runs."""
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        while tasks := asyncio.all_tasks(self.loop):
+            for task in tasks:
+                task.cancel()
+            _, left = self.loop.run_until_complete(asyncio.wait(tasks, timeout=60.0))
+            assert not left, f"not over a minute after they were cancelled: {left}"
         asyncio.set_event_loop(None)
         self.loop.close()
 

@@ -501,3 +501,18 @@ def test_what_happens_again_and_again_is_told_once_an_hour_with_how_often(now):
     assert [(n, count) for n, count in enumerate(told) if count] == [(0, 1), (12, 12), (24, 12)]
     assert repeats.count("b", now) == 1
     assert repeats.count("a", now + timedelta(hours=9)) == 1, "what ended long ago is new"
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancellation_that_comes_with_a_change_ends_who_waits_for_work(turns):
+    queue = WorkQueue(asyncio.get_running_loop().time)
+    queue.wake(("n", "x"), 600.0)
+    waits = asyncio.create_task(queue.take())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    queue.wake(("n", "y"), 300.0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waits.cancel()
+    done, _ = await asyncio.wait([waits], timeout=1.0)
+    assert done
