@@ -202,11 +202,11 @@ def process(address: str, command: str) -> int | None:
     return None
 
 
-def kill(address: str, command: str) -> None:
-    """Kill -9 the program of a pod."""
+def kill(address: str, command: str, by: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to the program of a pod."""
     found = process(address, command)
     assert found is not None, f"no process {command} at {address}"
-    os.kill(found, signal.SIGKILL)
+    os.kill(found, by)
 
 
 @pytest.fixture(scope="module")

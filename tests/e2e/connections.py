@@ -5,13 +5,12 @@ It is a sample of TCP over IPv4, twice a second: the load is made by the process
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-EVERY_SECONDS = 0.5
+from tests.e2e.meanwhile import Meanwhile
+
 _LOOKS_PER_SEARCH = 10
 """New processes are looked for less often."""
 _ESTABLISHED = "01"
@@ -27,33 +26,21 @@ class Connection(NamedTuple):
     port: int
 
 
-class Connections:
-    """Looks while its ``with`` block runs; ``seen`` are connections that pods opened to pods."""
+class Connections(Meanwhile):
+    """``seen`` are connections that pods opened to pods."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: set[Connection] = set()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
+        self._looks, self._pods = 0, dict[Path, str]()
 
     def _look(self) -> None:
-        looks, pods = 0, {}
-        while not self._over.wait(EVERY_SECONDS):
-            if looks % _LOOKS_PER_SEARCH == 0:
-                pods = dict(_processes())
-            looks += 1
-            open_ = dict(_outgoing())
-            for process, name in pods.items():
-                self.seen |= {Connection(name, *open_[inode]) for inode in _sockets(process) & open_.keys()}
+        if self._looks % _LOOKS_PER_SEARCH == 0:
+            self._pods = dict(_processes())
+        self._looks += 1
+        open_ = dict(_outgoing())
+        for process, name in self._pods.items():
+            self.seen |= {Connection(name, *open_[inode]) for inode in _sockets(process) & open_.keys()}
 
 
 def _outgoing() -> Iterator[tuple[str, tuple[str, int]]]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import httpx
 import pytest
 
 from eldr import contract
-from tests.e2e.conftest import NAME, System, process
+from tests.e2e.conftest import NAME, System, kill, process
+from tests.e2e.meanwhile import Meanwhile
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
@@ -32,7 +30,6 @@ FAILS_SECONDS = 30.0
 LATE_SECONDS = 10.0
 """That an operator on a busy machine may take to see it."""
 ANSWER_SECONDS = 5.0
-EVERY_SECONDS = 0.5
 
 
 class Seen(NamedTuple):
@@ -43,24 +40,13 @@ class Seen(NamedTuple):
     available: str
 
 
-class Client:
+class Client(Meanwhile):
     """Sends one request after another to the routers behind the Service while its ``with`` block runs."""
 
     def __init__(self, system: System) -> None:
+        super().__init__()
         self.seen: list[Seen] = []
         self._system = system
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
 
     def until(self, available: str, *, is_served: bool) -> float:
         """Wait until requests fare like this and ``Available`` says so; return for how many seconds requests had fared like this."""
@@ -78,11 +64,10 @@ class Client:
         others = [seen.at for seen in self.seen if seen.is_served != is_served]
         return others[-1] if others else self.seen[0].at
 
-    def _run(self) -> None:
-        while not self._over.wait(EVERY_SECONDS):
-            is_served = any(self._is_served(router) for router in self._system.routers())
-            available = self._system.condition("eldr", NAME, "Available").get("status", "")
-            self.seen.append(Seen(time.monotonic(), is_served, available))
+    def _look(self) -> None:
+        is_served = any(self._is_served(router) for router in self._system.routers())
+        available = self._system.condition("eldr", NAME, "Available").get("status", "")
+        self.seen.append(Seen(time.monotonic(), is_served, available))
 
     @staticmethod
     def _is_served(router: str) -> bool:
@@ -103,16 +88,14 @@ def client(system: System) -> Iterator[Client]:
 @contextmanager
 def hung(system: System, role: str) -> Iterator[None]:
     """All engines of a role stand still: they take connections and never answer."""
-    found = [process(address, role) for address in system.addresses(role)]
-    engines = [each for each in found if each is not None]
-    assert len(engines) == len(found)
-    for engine in engines:
-        os.kill(engine, signal.SIGSTOP)
+    addresses = system.addresses(role)
+    for address in addresses:
+        kill(address, role, signal.SIGSTOP)
     try:
         yield
     finally:
-        for engine in engines:
-            if Path(f"/proc/{engine}").exists():  # a liveness probe may have ended it
+        for address in addresses:
+            if engine := process(address, role):  # a liveness probe may have ended it
                 os.kill(engine, signal.SIGCONT)
 
 

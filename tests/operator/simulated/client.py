@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from eldr import contract
+from eldr_operator.conditions import found
 from tests.fakes.kubernetes.simulation import Simulation
 from tests.operator.simulated.process import SimulatedOperator
 from tests.operator.world import KIND, World
@@ -45,8 +46,7 @@ class ConstantClient:
 
     def _look(self, live: Object) -> None:
         now, is_served = self._simulation.loop.time(), self._answers()
-        conditions = live.get("status", {}).get("conditions", [])
-        available = next((each["status"] for each in conditions if each["type"] == "Available"), "")
+        available = found(live, "Available").get("status", "")
         if (seen := (live["metadata"]["uid"], is_served, available)) != self._seen:
             self._seen, self._since = seen, now
         assert available == str(is_served) or now - self._since <= FAILS_SECONDS + LATE_SECONDS, (
@@ -57,15 +57,12 @@ class ConstantClient:
     def _answers(self) -> bool:
         ready = [pod for pod in self._world.kube.list("Pod", contract.LABEL_ROLE) if _is_ready(pod)]
         roles = {pod["metadata"]["labels"][contract.LABEL_ROLE] for pod in ready}
-        found = (self._world.routers.get(pod["metadata"]["name"]) for pod in ready)
-        routers = [router for router in found if router is not None]
+        names = {pod["metadata"]["name"] for pod in ready}
+        routers = [router for name, router in self._world.routers.items() if name in names]
         return roles == {contract.ROLE_PREFILL, contract.ROLE_DECODE} and any(
             engine["healthy"] for router in routers for engine in router.decode
         )
 
 
 def _is_ready(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return "deletionTimestamp" not in pod["metadata"] and any(
-        (each["type"], each["status"]) == ("Ready", "True") for each in conditions
-    )
+    return "deletionTimestamp" not in pod["metadata"] and found(pod, "Ready").get("status") == "True"
