@@ -18,8 +18,9 @@ def transfer_of(request: Any) -> dict[str, Any]:
 
 _REMOTE = {"remote_engine_id": str, "remote_request_id": str, "remote_host": str, "remote_port": int}
 _COUNTS = ("tp_size", "dcp_size", "pp_size", "remote_block_size", "remote_num_tokens")
-_MOST = {"remote_port": 65_535}
-_MOST_BLOCKS = 1 << 31
+_MOST_PORT = 65_535
+_MOST = 1 << 31
+"""Of blocks, and of whatever is counted."""
 
 
 def drop_malformed(request: Any) -> None:
@@ -50,23 +51,20 @@ def _is_whole(params: dict[str, Any]) -> bool:
     groups, expiry = params.get("remote_block_ids"), params.get("remote_blocks_expiry_time")
     return (
         all(type(params.get(name)) is kind for name, kind in _REMOTE.items())
-        and all(
-            params.get(name) is None or _is_count(params[name], _MOST.get(name, _MOST_BLOCKS))
-            for name in ("remote_port", *_COUNTS)
-        )
+        and 0 < params["remote_port"] <= _MOST_PORT
+        and all(params.get(name) is None or _is_count(params[name]) for name in _COUNTS)
         and (expiry is None or (type(expiry) in (int, float) and isfinite(expiry)))
         and isinstance(groups, list | tuple)
         and bool(groups)
         and all(
-            isinstance(group, list | tuple)
-            and all(type(at) is int and 0 <= at < _MOST_BLOCKS for at in group)
+            isinstance(group, list | tuple) and all(type(at) is int and 0 <= at < _MOST for at in group)
             for group in groups
         )
     )
 
 
-def _is_count(value: Any, most: int) -> bool:
-    return type(value) is int and 0 < value <= most
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value <= _MOST
 
 
 def scheduled(output: Any) -> list[tuple[str, int, int]]:

@@ -150,8 +150,8 @@ class Locality:
         refused = [
             view
             for view in polled.views
-            if (since := known.refused.get(view.pod.name))
-            and (now - since).total_seconds() >= _REFUSED_SECONDS
+            if view.is_unauthorized
+            and (now - known.refused[view.pod.name]).total_seconds() >= _REFUSED_SECONDS
         ]
         is_cut_off = views and not any(view.serves for view in views)
         known.cut_off = min(known.cut_off or now, now) if is_cut_off else None

@@ -41,7 +41,7 @@ class RouterPod:
 
     def has_settled(self, now: datetime) -> bool:
         """Tell whether it has run for so long that what it lacks is a fault."""
-        return self.ready_since is None or (now - self.ready_since).total_seconds() >= _SETTLES_SECONDS
+        return self.ready_since is not None and (now - self.ready_since).total_seconds() >= _SETTLES_SECONDS
 
 
 class LearnedStepTime(NamedTuple):
@@ -230,9 +230,7 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
 
 def unready_routers(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[RouterPod]:
     """Return the routers that have run for a while and are not ready: they may say why."""
-    return [
-        pod for pod, is_ready in _running(pods) if not is_ready and pod.ready_since and pod.has_settled(now)
-    ]
+    return [pod for pod, is_ready in _running(pods) if not is_ready and pod.has_settled(now)]
 
 
 def _running(pods: Iterable[Mapping[str, Any]]) -> list[tuple[RouterPod, bool]]:

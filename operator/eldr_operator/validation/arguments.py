@@ -40,6 +40,8 @@ _SEQUENCES = ("--max-num-seqs", "--max-num-active-seqs")
 _QUEUE = "--max-num-queued-reqs"
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
+_SPACED = re.compile(r"(-[^\s={]*)\s+")
+"""An option before a blank that no ``=`` and no ``{`` precedes."""
 _PARTS = (
     "remove it: no engine process would see every layer of every token; use gpus, which is tensor parallelism"
 )
@@ -147,10 +149,8 @@ def problems(cr: EldrDeployment) -> list[Problem]:
 def joined(args: Sequence[str], field: str) -> Iterator[Problem]:
     """Yield items that hold an option and its value with a blank between, which only a shell would split."""
     for index, argument in enumerate(args):
-        before = re.split("[={]", argument, maxsplit=1)[0]
-        name = before.split(maxsplit=1)[0] if before.strip() else before
-        if argument.startswith("-") and before != name:
-            value = argument.removeprefix(name).strip().removeprefix("=").strip()
+        if spaced := _SPACED.match(argument):
+            name, value = spaced[1], argument[spaced.end() :].removeprefix("=").strip()
             instead = f"{name}={value}, or two items" if value else name
             remedy = f"write {instead}: each item is one argument, and no shell splits it"
             yield Problem("InvalidArgument", f"{field}[{index}]", argument, remedy)

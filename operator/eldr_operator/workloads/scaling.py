@@ -98,13 +98,10 @@ def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, _Scale]:
     """Return the replicas that are not the operator's, and who has set them, by role."""
     found = {}
     for role, kind in _WORKLOADS.items():
-        source = scaler = _scaler(cr, role, live)
-        if scaler is not None:
-            by = _manager(scaler)
-        else:
-            source = live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
-            by = (cr.status.get(role) or {}).get("scaledBy", "")
-        if source is not None and by:
+        scaler = _scaler(cr, role, live)
+        by = _manager(scaler) if scaler else (cr.status.get(role) or {}).get("scaledBy", "")
+        source = scaler or live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
+        if source and by:
             found[role] = _Scale(source["spec"]["replicas"], by)
     return found
 
