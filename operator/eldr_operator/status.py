@@ -224,9 +224,10 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
             f"{_of(role)}: ordinals below {role.kept} keep the template that they have" for role in kept
         )
         return Condition("Progressing", "True", "RolloutComplete", text + _ignored(running))
-    return Condition(
-        "Progressing", "True", "RolloutComplete", f"all pods run the newest template{_ignored(running)}"
-    )
+    what = "all pods run the newest template"
+    if held := running.plan.held:
+        what = f"pods of {', '.join(held)} keep the template that they have until ConfigValid is True"
+    return Condition("Progressing", "True", "RolloutComplete", f"{what}{_ignored(running)}")
 
 
 def _ignored(running: Workloads) -> str:
