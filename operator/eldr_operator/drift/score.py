@@ -10,7 +10,7 @@ were found to be as the baseline says, they join it: what is expected is then th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import erfc, exp, pi
@@ -167,23 +167,23 @@ def _tail(value: float, freedom: int) -> float:
 
 
 def _groups(baseline: Counts) -> tuple[list[int], list[int]]:
-    """Return the groups of similarity, neighbours of about as many requests, and of clusters, the small ones joined."""
+    """Return the groups of similarity, of about as many requests each, and of clusters.
+
+    Neighbours are joined, whatever they hold: groups that are sorted by the baseline's counts differ from any window's, as those
+    that are small by chance lie together.
+    """
     even = max(LEAST, baseline.requests / GROUPS)
-    shares = baseline.clusters
-    return (
-        _merge(baseline.similarity, range(len(baseline.similarity)), even),
-        _merge(shares, sorted(range(len(shares)), key=lambda i: (shares[i], i)), LEAST),
-    )
+    return _merge(baseline.similarity, even), _merge(baseline.clusters, LEAST)
 
 
-def _merge(counts: Sequence[int], order: Iterable[int], least: float) -> list[int]:
-    """Return the group of each cell: neighbours in ``order`` are joined until a group holds ``least``."""
+def _merge(counts: Sequence[int], least: float) -> list[int]:
+    """Return the group of each cell: neighbours are joined until a group holds ``least``."""
     group, held, groups = 0, 0, [0] * len(counts)
-    for cell in order:
+    for cell, count in enumerate(counts):
         if held >= least:
             group, held = group + 1, 0
         groups[cell] = group
-        held += counts[cell]
+        held += count
     if held < least and group:
         groups = [min(one, group - 1) for one in groups]
     return groups

@@ -57,6 +57,16 @@ def test_samples_of_one_distribution_are_judged_alike_as_often_as_stated():
     assert np.all((over > 0.02) & (over < 0.08)), over
 
 
+@pytest.mark.parametrize(("k", "size"), [(64, 60), (64, 150), (128, 250), (256, 250)])
+def test_many_clusters_of_the_same_traffic_are_alike(k, size):
+    rng = np.random.default_rng(3)
+    even = (1 / k,) * k
+    ratios = [
+        compare(draw(rng, size, even), draw(rng, 500, even), ALONE, 1.0).clusters.ratio for _ in range(300)
+    ]
+    assert max(ratios) < 1
+
+
 def test_requests_that_come_together_are_allowed_for():
     rng = np.random.default_rng(3)
     groups = [draw(rng, 1500, size=6) for _ in range(300)]
