@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import eldr
+from eldr.logs import write_logs
 from eldr.options import FiniteRange
 from eldr_operator.errors import OperatorError
 from eldr_operator.settings import DEFAULT_IMAGE, Settings
@@ -109,7 +110,7 @@ def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str
             f"--metrics-port and --liveness-port are both {plain['metrics_port']}; give each its own, or 0 to turn one off"
         )
     sys.setrecursionlimit(_MOST_CALLS)
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    write_logs(log_level)
     for noisy in ("aiohttp.access", "httpx", "kopf.activities.probe", "kopf.objects"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").addFilter(_is_news)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import click
 
 from eldr.contract import ENV_ADMIN_TOKEN, ENV_POD_NAMESPACE, PORT_ADMIN, PORT_ROUTER
 from eldr.kubeconfig_files import CredentialsError, KubeconfigError
+from eldr.logs import write_logs
 from eldr.options import FiniteRange
 from eldr.threads import one_thread
 
@@ -143,9 +142,7 @@ def command(
     from eldr_router.app import serve
     from eldr_router.settings import Settings, SettingsError
 
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    write_logs(log_level)
     try:
         settings = Settings(
             **plain,
