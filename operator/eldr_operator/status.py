@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,10 +16,12 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.readiness import summed_up
 from eldr_operator.unwritten import REFUSED
+from eldr_operator.validation.spec import blocked_roles
 from eldr_operator.workloads import rollback
 from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
+_ALL_NEWEST = "all pods run the newest template"
 
 
 def status(
@@ -104,7 +106,9 @@ def _conditions(
         roles[-1] = refused
     config, available = _config(problems, running, outcome), _available(cr, running, outcome)
     model = [running.model] if running.model is not None else []
-    progressing = _progressing(running, outcome)
+    progressing = _with_held(
+        _progressing(running, outcome), blocked_roles(cr, problems) & {*running.revisions}
+    )
     # what runs goes on while another revision comes: that is no fault, and Progressing tells it
     is_cause = available.status != "True" or not _is_downloading(running)
     causes = (config, *(model if is_cause else ()))
@@ -116,7 +120,7 @@ def _conditions(
         summary._replace(type="Ready"),
         available,
         progressing,
-        _degraded(running),
+        _degraded(running, available),
         *roles,
         config,
         *model,
@@ -139,7 +143,10 @@ def _all_ready(running: Workloads) -> str:
 def _available(cr: EldrDeployment, running: Workloads, outcome: Outcome) -> Condition:
     # Any ready router serves, also one that a change of placement is about to replace.
     counts = {"decode engine": running.decode.ready, "router": len(outcome.look.routers)}
-    if cr.spec.router.placement == "Sidecar":  # elsewhere routers send requests whole to decode engines
+    beside = {view.pod.is_beside_engine for view in outcome.look.routers} or {
+        cr.spec.router.placement == "Sidecar"
+    }
+    if False not in beside:  # routers of their own send requests whole to decode engines
         counts = {"prefill engine": running.prefill.ready, **counts}
     for name, ready in counts.items():
         if ready == 0:
@@ -224,10 +231,18 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
             f"{_of(role)}: ordinals below {role.kept} keep the template that they have" for role in kept
         )
         return Condition("Progressing", "True", "RolloutComplete", text + _ignored(running))
-    what = "all pods run the newest template"
-    if held := running.plan.held:
-        what = f"pods of {', '.join(held)} keep the template that they have until ConfigValid is True"
-    return Condition("Progressing", "True", "RolloutComplete", f"{what}{_ignored(running)}")
+    return Condition("Progressing", "True", "RolloutComplete", f"{_ALL_NEWEST}{_ignored(running)}")
+
+
+def _with_held(progressing: Condition, held: Collection[str]) -> Condition:
+    """Return the condition with the roles that keep their template because a field that it is made from cannot be used."""
+    if not held or progressing.status != "True":
+        return progressing
+    text = progressing.message.replace(_ALL_NEWEST, "all other pods run the newest template")
+    names = ", ".join(sorted(held))
+    return progressing._replace(
+        message=f"{text}; pods of {names} keep the template that they have until ConfigValid is True"
+    )
 
 
 def _ignored(running: Workloads) -> str:
@@ -242,7 +257,10 @@ def _ignored(running: Workloads) -> str:
     return "".join(texts)
 
 
-def _degraded(running: Workloads) -> Condition:
+def _degraded(running: Workloads, available: Condition) -> Condition:
+    if available.status == "True" and running.prefill.desired and not running.prefill.ready:
+        text = "no prefill engine is ready: routers send requests whole to decode engines"
+        return Condition("Degraded", "True", "NoPrefillEngine", text)
     if running.unpaired:
         text = (
             f"no ready prefill engine may hand KV over to {', '.join(running.unpaired)}: routers send requests whole there. "

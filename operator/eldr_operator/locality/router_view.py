@@ -38,6 +38,7 @@ class RouterPod:
     address: str
     ready_since: datetime | None
     is_secure: bool = False
+    is_beside_engine: bool = True
 
     def has_settled(self, now: datetime) -> bool:
         """Tell whether it has run for so long that what it lacks is a fault."""
@@ -244,7 +245,8 @@ def _running(pods: Iterable[Mapping[str, Any]]) -> list[tuple[RouterPod, bool]]:
         container = _container(status, contract.CONTAINER_ROUTER)
         if status.get("podIP"):
             at = clock.read(((container.get("state") or {}).get("running") or {}).get("startedAt"))
-            router = RouterPod(metadata["name"], status["podIP"], at, admin_tls.is_secure(pod))
+            beside = metadata["labels"].get(contract.LABEL_ROLE) != contract.ROLE_ROUTER
+            router = RouterPod(metadata["name"], status["podIP"], at, admin_tls.is_secure(pod), beside)
             found.append((router, bool(container.get("ready"))))
     return sorted(found, key=lambda one: one[0].name)
 

@@ -134,17 +134,22 @@ class Children:
             *(child for child in children if has_fits or not rbac.is_of_fits(child)),
         ]
         runs = {role: rollback.stays(cr, live, role, found) for role, found in plan.found.items()}
-        made = {role: each["spec"]["template"] for each in wanted if (role := revisions.role_of(each))}
-        new = {role: updates.choose(cr, role, made[role], live, plan) for role in made.keys() - {*broken}}
-        held = updates.held(broken, runs, new)
         # what cannot be used leaves pods as they are; how many there are still follows the spec, or an autoscaler
-        asked = {role: runs[role] if role in {*broken, *held} else new[role] for role in made}
+        asked = {
+            role: runs[role]
+            if role in broken
+            else updates.choose(cr, role, each["spec"]["template"], live, plan)
+            for each in wanted
+            if (role := revisions.role_of(each))
+        }
         kept_back = tuple(
             role
-            for role, one in asked.items()
-            if one is not None and updates.is_kept_back(one, made[role], plan.maker)
+            for each in wanted
+            if (role := revisions.role_of(each))
+            and (one := asked[role])
+            and updates.is_kept_back(one, each["spec"]["template"], plan.maker)
         )
-        plan = plan._replace(kept_back=kept_back, held=held)
+        plan = plan._replace(kept_back=kept_back)
         if waits:
             asked |= {role: runs[role] for role in roles.ENGINES}
         untouched = {meta.child_name(cr, role) for role, each in asked.items() if each is None}

@@ -6,7 +6,7 @@ it was made from changes, or ``spec.update`` says so. Under the build that made 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -52,8 +52,6 @@ class Plan(NamedTuple):
         The revision of decode that keeps a maintenance window from updating, as its images have failed in an earlier one.
     kept_back : tuple of str
         Roles whose templates another build has made, and this one would make differently.
-    held : tuple of str
-        Roles that keep the template that they have until the spec can be used.
     """
 
     found: Mapping[str, Sequence[Revision]]
@@ -63,7 +61,6 @@ class Plan(NamedTuple):
     maker: str
     failed: str = ""
     kept_back: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
 
 
 def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime, *, maker: str) -> Plan:
@@ -120,36 +117,9 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
     return Revision(name, role, _next(found), digest, template, known.images, known.maker, generated)
 
 
-def held(
-    broken: Collection[str], runs: Mapping[str, Revision | None], asked: Mapping[str, Revision]
-) -> tuple[str, ...]:
-    """Return the roles that keep the template that they have.
-
-    Parameters
-    ----------
-    broken : collection of str
-        Roles with a field that cannot be used. The engines that could no longer exchange KV with theirs stay, too.
-    runs : mapping
-        Role to the revision that its pods have; None where it has none.
-    asked : mapping
-        Role to the revision that the spec asks for.
-    """
-    stay = {role for role in broken if runs.get(role)}
-    for role in {contract.ROLE_PREFILL, contract.ROLE_DECODE} & stay:
-        other = contract.ROLE_DECODE if role == contract.ROLE_PREFILL else contract.ROLE_PREFILL
-        mine, its, then = (_kv_key(each) for each in (runs[role], runs[other], asked.get(other)))
-        if mine and mine == its != then:
-            stay.add(other)
-    return tuple(sorted(stay))
-
-
 def is_kept_back(chosen: Revision, made: Object, maker: str) -> bool:
     """Tell whether pods keep a template that this build would make differently; of one that was adopted that is not known."""
     return bool(chosen.made) and chosen.maker != maker and chosen.made != meta.digest(made)
-
-
-def _kv_key(revision: Revision | None) -> str:
-    return str(revision.template["metadata"]["labels"].get(contract.LABEL_KV, "")) if revision else ""
 
 
 def _used(cr: EldrDeployment, images: Images) -> Images:

@@ -533,13 +533,19 @@ def test_a_router_that_reaches_no_decode_engine_does_not_serve(make_cr, seen, no
     assert found["Ready"][0] == wanted[0]
 
 
-@pytest.mark.parametrize("placement", ["Sidecar", "Deployment"])
-def test_routers_of_their_own_serve_without_a_prefill_engine(make_cr, seen, now, placement):
-    """They send requests whole to decode engines; sidecars are as ready as their pods."""
-    lost = seen.but(prefill=Role("PrefillReady", 2, existing=2, is_current=True))
-    found = conditions(lost.status(make_cr(router={"placement": placement}), now))
-    is_sidecar = placement == "Sidecar"
-    assert found["Available"][1] == ("NoPrefillEngine" if is_sidecar else "MinimumReplicasAvailable")
+@pytest.mark.parametrize("asked", ["Sidecar", "Deployment"])
+@pytest.mark.parametrize("is_sidecar", [True, False])
+def test_routers_of_their_own_serve_without_a_prefill_engine(make_cr, seen, now, asked, is_sidecar):
+    """They send requests whole to decode engines, also while sidecars are asked for and not made yet; sidecars are as ready as their pods."""
+    view = RouterView(RouterPod("r0", "127.0.0.1", None, is_beside_engine=is_sidecar), policy="JSQ")
+    lost = seen.but(prefill=Role("PrefillReady", 2, existing=2, is_current=True), routers=[view])
+    found = conditions(lost.status(make_cr(router={"placement": asked}), now))
+    if is_sidecar:
+        assert found["Available"] == ("False", "NoPrefillEngine")
+        assert found["Degraded"][0] == "False"
+    else:
+        assert found["Available"] == ("True", "MinimumReplicasAvailable")
+        assert found["Degraded"] == ("True", "NoPrefillEngine")
     assert found["Ready"][0] == "False"
 
 
