@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,9 @@ from eldr_demo.run import Demo
 from eldr_demo.simulated import SimulatedEngines
 from eldr_kube import left
 from eldr_kube.cluster import Cluster
+
+_BUSY = 1.5
+"""Load average of two processors above which engines, which need half of one, do not always get it."""
 
 
 @click.command(context_settings={"show_default": True})
@@ -67,6 +71,7 @@ def main(
     # now: the checkout may change while the demo runs
     code = f"{revision()}, {datetime.now(UTC).date()}"
     out.mkdir(parents=True, exist_ok=True)
+    console.print(_load("before"), highlight=False)
     console.print(
         "starting the control plane (the first time it is built from source: about 12 minutes on two cores)"
     )
@@ -92,12 +97,23 @@ def main(
     sys.exit(0 if ok else 1)
 
 
+def _load(when: str) -> str:
+    """Return the load average; above ``_BUSY`` other programs take what engines need."""
+    load = os.getloadavg()[0]
+    warning = (
+        ": [red]other programs use this machine, so that engines may be starved[/red]" if load > _BUSY else ""
+    )
+    return f"load average {when} the demo {load:.1f}{warning}"
+
+
 def summarise(demo: Demo, console: Console, out: Path, failure: str | None, code: str) -> bool:
     """Print the table, draw the picture, and tell whether everything happened without a failed request."""
     outcomes = demo.load.outcomes if hasattr(demo, "load") else []
     if demo.phases:
-        rows = report.measure(demo.phases, outcomes, demo.sampler)
+        rows = report.measure(demo.phases, outcomes, demo.sampler, paced=demo.engines.paced)
         console.print(report.table(rows, demo.engines.title, code))
+        for line in report.starved(rows):
+            console.print(f"[red]{line}[/red]", highlight=False, soft_wrap=True)
         for line in demo.timeline.told():
             console.print(line, highlight=False, soft_wrap=True)
         if demo.engines.remark:

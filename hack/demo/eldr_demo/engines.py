@@ -57,6 +57,8 @@ class Engines(Protocol):
     settings: DemoSettings
     plan: tuple[Step, ...]
     known: tuple[str, ...]
+    paced: bool
+    """Whether a step takes what a step-time model says, and engines report that."""
 
     def manifest(self) -> dict[str, Any]:
         """Return the ``spec`` of the EldrDeployment."""

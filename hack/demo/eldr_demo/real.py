@@ -65,6 +65,7 @@ class RealEngines:
         "What placement does to the time of real engines: docs/benchmarks/policies.md, make -C hack/lab bench-policies."
     )
     known: tuple[str, ...] = ()
+    paced = False
 
     def __init__(self, *, in_flight: int = 40, gpu_mode: bool = False, **changes: float) -> None:
         self._env = _ENV | (GPU_MODE if gpu_mode else {})

@@ -13,6 +13,9 @@ from eldr_demo.load import Outcome
 from eldr_demo.plan import BASE, Measure
 from eldr_demo.telemetry import Sampler
 
+KEPT_UP = 0.97
+"""Least share of the time that simulated engines, which always have requests here, compute on a machine that is free."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -39,6 +42,8 @@ class Row:
         Mean, P50 and P99, seconds.
     changes : dict of str to Change or None
         Against the balancer's phase with the same requests; None for that phase itself.
+    kept_up : float
+        Share of the time that engines computed; nan where they do not tell.
     """
 
     phase: Phase
@@ -49,10 +54,24 @@ class Row:
     against_random: float
     tpot: tuple[float, float, float]
     changes: Mapping[str, Change] | None
+    kept_up: float = float("nan")
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether engines did not get the processors that they needed, so that its times are not the policy's."""
+        return self.kept_up < KEPT_UP
 
 
-def measure(phases: Sequence[Phase], outcomes: Sequence[Outcome], sampler: Sampler) -> list[Row]:
-    """Return the figures: TPOT of requests that ran inside the measured spans, steps of those spans."""
+def measure(
+    phases: Sequence[Phase], outcomes: Sequence[Outcome], sampler: Sampler, *, paced: bool
+) -> list[Row]:
+    """Return the figures: TPOT of requests that ran inside the measured spans, steps of those spans.
+
+    Parameters
+    ----------
+    paced : bool
+        Whether engines report what steps should take, and not what they took.
+    """
     inside = {phase: _inside(phase, outcomes) for phase in phases}
     rows = []
     for phase in phases:
@@ -71,6 +90,7 @@ def measure(phases: Sequence[Phase], outcomes: Sequence[Outcome], sampler: Sampl
                 against_random=steps.against_random,
                 tpot=(float(np.mean(times)) if times else float("nan"), float(p50), float(p99)),
                 changes=None if base is phase else compare(inside[base], inside[phase]),
+                kept_up=steps.kept_up if paced else float("nan"),
             )
         )
     return rows
@@ -113,7 +133,7 @@ def table(rows: Sequence[Row], title: str, code: str) -> Table:
         before = step.mix
         result.add_row(
             step.mix,
-            step.policy,
+            f"{step.policy} (starved)" if row.is_starved else step.policy,
             step.centroids,
             str(row.requests),
             str(row.failures),
@@ -126,6 +146,16 @@ def table(rows: Sequence[Row], title: str, code: str) -> Table:
             ),
         )
     return result
+
+
+def starved(rows: Sequence[Row]) -> list[str]:
+    """Return what to say of phases whose engines were starved."""
+    return [
+        f"starved: {row.phase.step.name}: engines computed in {100 * row.kept_up:.0f} % of the time only, because other programs had "
+        "the processors. Its times, and changes against it, are not the policy's; run the demo again on an idle machine"
+        for row in rows
+        if row.is_starved
+    ]
 
 
 def _cell(seconds: float, change: Change | None) -> str:

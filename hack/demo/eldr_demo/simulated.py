@@ -39,6 +39,7 @@ class SimulatedEngines:
 
     title = "simulated engines, real control plane, the same requests at the same times for every policy"
     remark = ""
+    paced = True
     plan = FULL
 
     def __init__(self, *, rate: float = 11.0, speed: float = 3.0, **changes: float) -> None:

@@ -19,6 +19,7 @@ from eldr.core.random_batches import random_unions
 from eldr.wire import decode_counts
 
 Floats = npt.NDArray[np.float64]
+_READ = {contract.METRIC_ACTIVE_EXPERTS, contract.METRIC_BATCH_SIZE, contract.METRIC_STEP_SECONDS}
 _PAGE = 256
 _MOST_FAILURES = 10
 """In a row; they come a second apart."""
@@ -42,6 +43,8 @@ class Totals:
         Tokens that ``chosen`` counts.
     seen : float
         Distinct experts of a step, summed over the tokens it made: as each token sees it.
+    busy, clock : float
+        What the steps should have taken, as simulated engines report it, and the time that has passed on each engine; seconds.
     """
 
     steps: float = 0.0
@@ -51,6 +54,8 @@ class Totals:
     chosen: Floats = field(default_factory=lambda: np.zeros((1, 1)))
     tokens: float = 0.0
     seen: float = 0.0
+    busy: float = 0.0
+    clock: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
         return self._combine(other, operator.add)
@@ -77,6 +82,11 @@ class Totals:
         return self.requests / self.steps if self.steps else float("nan")
 
     @property
+    def kept_up(self) -> float:
+        """Share of the time that simulated engines computed: below 1, other programs kept the processors from them, or nothing was to do."""
+        return self.busy / self.clock if self.clock else float("nan")
+
+    @property
     def against_random(self) -> float:
         """How active experts compare with batches of the same sizes, drawn at random from the finished requests.
 
@@ -94,7 +104,7 @@ def parse(metrics: str) -> Totals:
     values: dict[str, float] = {}
     below: dict[float, float] = {}
     for family in text_string_to_metric_families(metrics):
-        if family.name in {contract.METRIC_ACTIVE_EXPERTS, contract.METRIC_BATCH_SIZE}:
+        if family.name in _READ:
             for sample in family.samples:
                 if sample.name == f"{contract.METRIC_BATCH_SIZE}_bucket":
                     below[float(sample.labels["le"])] = sample.value
@@ -104,6 +114,7 @@ def parse(metrics: str) -> Totals:
         steps=values.get(f"{contract.METRIC_ACTIVE_EXPERTS}_count", 0.0),
         experts=values.get(f"{contract.METRIC_ACTIVE_EXPERTS}_sum", 0.0),
         requests=values.get(f"{contract.METRIC_BATCH_SIZE}_sum", 0.0),
+        busy=values.get(f"{contract.METRIC_STEP_SECONDS}_sum", 0.0),
         batches=np.diff([0.0, *(below.get(float(bound), 0.0) for bound in contract.BATCH_BUCKETS)]),
     )
 
@@ -130,7 +141,8 @@ class Reader:
             # within the second between two reads an engine's batch hardly changes
             self._seen += since.active_experts * since.requests
         self._last = steps
-        return replace(steps + self._finished, seen=self._seen)
+        clock = asyncio.get_running_loop().time()
+        return replace(steps + self._finished, seen=self._seen, clock=clock)
 
     async def _read_page(self, client: httpx.AsyncClient) -> bool:
         query: dict[str, str | int] = {"after": self._cursor, "boot": self._boot, "limit": _PAGE}

@@ -24,7 +24,7 @@ from eldr_demo.load import Outcome
 from eldr_demo.picture import draw
 from eldr_demo.plan import FIRST_MIX, FULL, SHORT, Measure
 from eldr_demo.real import verify
-from eldr_demo.report import Phase, measure, table
+from eldr_demo.report import Phase, measure, starved, table
 from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
 from eldr_demo.timeline import Timeline
@@ -77,9 +77,11 @@ def test_totals_come_from_the_engines_own_metrics():
     for batch, active in ((3, 10.0), (5, 14.0)):
         metrics.active_experts.observe(active)
         metrics.batch_size.observe(batch)
+        metrics.step_seconds.observe(0.02 * batch)
     totals = parse(metrics.render().decode())
     assert (totals.steps, totals.experts, totals.requests) == (2, 24, 8)
     assert (totals.active_experts, totals.batch) == (12, 4)
+    assert totals.busy == pytest.approx(0.16)
     assert {b: n for b, n in zip(BATCH_BUCKETS, totals.batches, strict=True) if n} == {3: 1, 5: 1}
     assert math.isnan(Totals().batch)
 
@@ -150,7 +152,7 @@ def test_figures_of_a_phase_rest_on_the_measured_span_only(sampler):
         outcome(JSQ, 12.0, 9.0, number=3),
     ]
     outcomes.append(outcome(UNION, 13.0, 9.0, error="HTTP 500", number=4))
-    (row,) = measure([phase], outcomes, sampler)
+    (row,) = measure([phase], outcomes, sampler, paced=False)
     assert (row.requests, row.failures, row.changes) == (4, 1, None)
     assert row.batch == pytest.approx(16)
     assert row.experts_per_token == pytest.approx(20)
@@ -173,7 +175,7 @@ def test_policies_are_compared_request_by_request(sampler):
                 number=number if number != 250 else 999,
             )
         )
-    none, union, other = measure(phases, outcomes, sampler)
+    none, union, other = measure(phases, outcomes, sampler, paced=False)
     assert none.changes is None
     assert other.changes is None
     for name in STATISTICS:
@@ -187,6 +189,23 @@ def test_policies_are_compared_request_by_request(sampler):
     assert "commit abc, 2026-11-25" in printed.getvalue()
     assert "MarginalUnion" in printed.getvalue()
     assert re.search(r"-[45]\.\d % \(-[45]\.\d, -[45]\.\d\)", printed.getvalue())
+
+
+def test_a_phase_whose_engines_were_starved_is_marked():
+    made = Sampler(list)
+    # four engines: all computed all the time until 30 s, then other programs took a tenth of it
+    made.samples = [
+        (float(t), Totals(busy=4.0 * min(t, 30) + 3.6 * max(0, t - 30), clock=4.0 * t)) for t in range(60)
+    ]
+    phases = [Phase(JSQ, 5.0, 29.0), Phase(UNION, 31.0, 59.0)]
+    rows = measure(phases, [], made, paced=True)
+    assert [row.kept_up for row in rows] == pytest.approx([1.0, 0.9])
+    (line,) = starved(rows)
+    assert line.startswith(f"starved: {UNION.name}: engines computed in 90 % of the time only")
+    printed = io.StringIO()
+    Console(width=200, file=printed).print(table(rows, "title", "commit abc, 2026-11-25"))
+    assert printed.getvalue().count("(starved)") == 1
+    assert not starved(measure(phases, [], made, paced=False)), "real engines report what steps took"
 
 
 def test_too_few_requests_are_not_compared():
