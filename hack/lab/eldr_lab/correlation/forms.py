@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -108,8 +108,8 @@ def correlations(capture: Capture, rng: np.random.Generator) -> dict[str, Rho]:
 def in_pools(capture: Capture, seeds: Sequence[int]) -> dict[str, list[Measures]]:
     """Serve the requests in simulated pools, by JSQ and by the band with centroids of each form.
 
-    Half of each kind's requests are fitted on, the other half is served. Seeds change arrivals and clusters; under one seed all
-    meet the same requests at the same times.
+    Half of each kind's requests are fitted on, the other half is served. Seeds change which half, arrivals and clusters; under one
+    seed all meet the same requests at the same times.
 
     Returns
     -------
@@ -117,23 +117,24 @@ def in_pools(capture: Capture, seeds: Sequence[int]) -> dict[str, list[Measures]
         By form, or ``JSQ``; one element a seed.
     """
     names = tuple(kind for kind, _ in capture.kinds())
-    traces = Traces(
-        prefill_counts=capture.prefill.astype(np.uint16),
-        prompt_tokens=capture.prompt_tokens.astype(np.uint16),
-        decode_experts=capture.decode.astype(np.uint8),
-        kind=np.array([names.index(kind) for kind in capture.kind.tolist()], dtype=np.uint8),
-        kinds=names,
-    )
-    traffic = Captured(traces, names).traffic(0)
-    fitted, served = (np.array(rows) for rows in traces.split(names))
     plain, band = parse_contender("JSQ"), parse_contender("ELDR")
-    setting = _setting(traces.n_experts)
+    setting = _setting(capture.prefill.shape[2])
     runs: dict[str, list[Measures]] = {}
     for seed in seeds:
+        mixed = _mixed(capture, np.random.default_rng([seed, 3]))
+        traces = Traces(
+            prefill_counts=mixed.prefill.astype(np.uint16),
+            prompt_tokens=mixed.prompt_tokens.astype(np.uint16),
+            decode_experts=mixed.decode.astype(np.uint8),
+            kind=np.array([names.index(kind) for kind in mixed.kind.tolist()], dtype=np.uint8),
+            kinds=names,
+        )
+        traffic = Captured(traces, names).traffic(0)
+        fitted, served = (np.array(rows) for rows in traces.split(names))
         prepared = Prepared(seed, traffic.requests, {})
         load = meet(prepared, setting)
         runs.setdefault(plain.text, []).append(run_one(prepared, setting, plain, load))
-        for name, form in forms(capture).items():
+        for name, form in forms(mixed).items():
             cosines = _cosines(form, traffic.calibration.decode, fitted, served, seed)
             seen = replace(prepared, similarity={(ENGINES, BALANCED): cosines})
             banded = run_one(seen, setting, band, load)
@@ -142,6 +143,12 @@ def in_pools(capture: Capture, seeds: Sequence[int]) -> dict[str, list[Measures]
             )
             runs.setdefault(name, []).append(banded)
     return runs
+
+
+def _mixed(capture: Capture, rng: np.random.Generator) -> Capture:
+    """Return the requests in another order: halves of a kind are every second one."""
+    order = rng.permutation(len(capture.kind))
+    return Capture(**{field.name: getattr(capture, field.name)[order] for field in fields(Capture)})
 
 
 def _cosines(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from eldr_lab.evidence import errors
 from eldr_lab.evidence.cells import DUELS, JSQ, LOCALITY, Cell
 from eldr_lab.evidence.intervals import Interval
 from eldr_lab.evidence.names import FIELDS, place, policy
@@ -71,11 +72,24 @@ def sentence(results: Results) -> str:
     best = recommended(found)
     others = [one for one in found if one is not best]
     worst = max(others, key=lambda one: one.worst.mean)
+    even, uneven = (
+        [cell for cell in known if (cell.experiment == "uneven") is some] for some in (False, True)
+    )
+    changes = [
+        [results.change(some, best.policy, JSQ, measure) for measure in (P50, MEAN, P99)]
+        for some in (even, uneven)
+        if some
+    ]
+    apart = (
+        f" In {len(uneven)} cells of slow and fast engines, where most of it is speed, the mean changes by {changes[-1][1]} % and P99 by {changes[-1][2]} %."
+        if uneven
+        else ""
+    )
     unsafe = (
         "" if best.worst.mean <= WORST_TAIL else "No policy keeps the bound; this one misses it by least. "
     )
     return (
-        f"**Default: {FIELDS[best.policy]}**. Against JSQ, over {len(known)} cells, uneven and drifting ones included, it "
-        f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} %. {unsafe}Its worst P99 is "
+        f"**Default: {FIELDS[best.policy]}**. Against JSQ, over {len(even)} cells of equal engines, drifting ones included, it "
+        f"changes P50 by {changes[0][0]} %, the mean by {changes[0][1]} % and P99 by {changes[0][2]} % (model error {errors.short(results)} points of P50 / P99).{apart} {unsafe}Its worst P99 is "
         f"{best.worst} % ({describe(best.where)}). The worst of {policy(worst.policy)} is {worst.worst} % ({describe(worst.where)})."
     )

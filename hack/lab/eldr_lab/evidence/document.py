@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from eldr_lab.evidence import advice, balance, balance_rows, claims, details, published, routing, sections
+from eldr_lab.evidence import (
+    advice,
+    balance,
+    balance_rows,
+    claims,
+    details,
+    errors,
+    published,
+    routing,
+    sections,
+)
 from eldr_lab.evidence.cells import (
     BAND,
     BLIND,
@@ -31,6 +41,7 @@ from eldr_lab.steps.policies_figures import Measured
 
 FIRST = "evidence.md"
 FOLDER = "evidence"
+_LAB = "No user can run *refit* (the artifact fits centroids anew every 2.5 s), *plain K-means*, *blind* or the *ceiling*: they exist here only."
 _UNTOUCHED = ("gpt-oss-120b", "language")
 _APPENDIX = {
     "reproduction.md": ("Published numbers", "each published number beside ours, with a verdict; what is missing"),
@@ -98,7 +109,7 @@ def pages(results: Results, beside: Beside) -> dict[str, str]:
         "step-times.md": _models(results),
         "real-engines.md": [beside.engines],
     }  # fmt: skip
-    made = {FIRST: opening(results, found, beside.measured, beside.tuned, _APPENDIX)}
+    made = {FIRST: opening(results, beside.measured, beside.tuned, _APPENDIX)}
     about = _about(results)
     for name, parts in texts.items():
         title = _APPENDIX[name][0]
@@ -124,7 +135,8 @@ def _about(results: Results) -> str:
     return (
         "Part of the [evidence](../evidence.md). `make -C hack/lab evidence` writes this page. Simulated with the router's own policies: "
         f"{len(plan.cells)} cells, {plan.size.seconds:.0f} s measured each, answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise. "
-        f"Seeds {listed([str(seed) for seed in plan.seeds])}{more}. ± is half of a 95 % interval over the seeds. Under one seed, all policies get the same requests."
+        f"Seeds {listed([str(seed) for seed in plan.seeds])}{more}. ± is half of a 95 % interval over the seeds. Under one seed, all policies get the same requests. "
+        f"The model's own error is {errors.short(results)} points of P50 / P99 ([how](../evidence.md#the-models-error)). {_LAB}"
         + (f" Code of the simulation: {results.revision}; real engines: on the pages of their benchmarks." if results.revision else "")
     )  # fmt: skip
 
@@ -155,7 +167,7 @@ def _default(results: Results) -> list[str]:
         for one in advice.standings(results, advice.cells(results))
     ]  # fmt: skip
     parts = [
-        section("The choice", advice.sentence(results), advice.RULE, "Percent against JSQ over all those cells:",
+        section("The choice", advice.sentence(results), advice.RULE, "Percent against JSQ over all those cells, slow and fast engines included:",
                 table(("policy", "P50", "mean", "P99", "worst P99", "where"), standing), _refit(results)),
         details.marginal(results),
         _untuned(results),
@@ -179,7 +191,7 @@ def _ceiling(results: Results) -> str:
     return section(
         "The ceiling",
         "Simulated annealing over whole schedules, from the default's own, replayed in the simulator. It knows every arrival, activation and "
-        "length. It minimizes the mean. The search is local, so that the true optimum is at least as good.\n\n% against JSQ, "
+        "length. It minimizes the mean. The search is local, so that the true optimum is at least as good. Each request is placed at once: a schedule that lets requests wait for others is not searched.\n\n% against JSQ, "
         f"{results.plan.ceilings} seeds for the ceiling. *share*: the default's part of the ceiling's mean gain, %.",
         table(("where", *head, "share"), rows),
     )

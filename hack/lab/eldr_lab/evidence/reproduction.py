@@ -22,7 +22,6 @@ from eldr_lab.evidence.verdicts import Verdict, judge
 
 _QUANTILES = ((0, P50, "P50"), (1, P99, "P99"))
 _CROWDED = "nothing relieves a crowded engine here: neither a second candidate nor a refit"
-_TOPICS = "topics, which all languages share, are as strong here as Qwen3-30B's: times of Domain say nothing of them"
 _EVERYWHERE = "nearly every prompt uses nearly every expert here: rarity says little"
 
 
@@ -56,11 +55,10 @@ def _headline(results: Results) -> Iterator[Row]:
             artifact = published.against_best(geometry, workload, "ELDR", quantile)
             # two candidates and refits are what the artifact measured, the plain band what the paper's text describes
             for name, number, source in ((BAND, paper[quantile], "paper"), (ROLLING, artifact, "artifact")):
-                topics = _TOPICS if workload == "language" and geometry != published.FIRST_WHERE[0] else ""
                 yield row(
                     f"{place(geometry, workload)}: {policy(name)}, {title} against the best balancer",
                     results.change(cells, name, BEST, measure), number, number, f"{number:+.1f} ({source})",
-                    {Verdict.OVERSTATED: topics},
+                    {},
                 )  # fmt: skip
 
 
@@ -161,7 +159,7 @@ def _pools(results: Results) -> Iterator[Row]:
 
 
 def _ablations(results: Results) -> Iterator[Row]:
-    yield from sweeps.rows(results, {"language": _TOPICS})
+    yield from sweeps.rows(results)
     yield _worst_tail(results, VANILLA, published.VANILLA_WORST_P99)
     yield from top1(results)
 

@@ -1,7 +1,7 @@
 """How strongly each model's experts prefer kinds of requests: tuned on published times of Domain, and on nothing else.
 
-The product's synthetic workloads have the strengths of Qwen3-30B's published unions. A factor per model scales how much a kind
-prefers its experts, so that the simulated *Domain* changes P50 on the task workload as the artifact measured. No time of ELDR, none of
+The product's synthetic workloads have the strengths of Qwen3-30B's published unions. A factor per model scales how much kinds
+of requests, domains as well as their topics, prefer experts, so that the simulated *Domain* changes P50 on the task workload as the artifact measured. No time of ELDR, none of
 the language workload and no P99 is looked at: those rows are out of sample.
 """
 
@@ -46,9 +46,9 @@ def factors(tuned: Mapping[str, Tuned] | None = None) -> dict[str, float]:
 
 
 def strengths(workload: str, factor: float) -> Strengths:
-    """Return a workload's strengths with another one of its kinds."""
+    """Return a workload's strengths with other ones of its domains and their topics."""
     known = WORKLOADS[workload]
-    return replace(known, domain=factor * known.domain)
+    return replace(known, domain=factor * known.domain, subdomain=factor * known.subdomain)
 
 
 def solved(points: list[Point], wanted: float) -> float:

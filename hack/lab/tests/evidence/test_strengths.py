@@ -20,14 +20,10 @@ def test_what_no_factor_leads_to_is_said():
         solved([Point(0.5, -4.0), Point(1.0, -12.0)], -20.0)
 
 
-def test_only_preferences_for_kinds_are_scaled():
+def test_preferences_for_domains_and_for_their_topics_are_scaled():
     scaled, known = strengths.strengths("task", 0.5), WORKLOADS["task"]
-    assert scaled.domain == 0.5 * known.domain
-    assert (scaled.general, scaled.subdomain, scaled.request) == (
-        known.general,
-        known.subdomain,
-        known.request,
-    )
+    assert (scaled.domain, scaled.subdomain) == (0.5 * known.domain, 0.5 * known.subdomain)
+    assert (scaled.general, scaled.request) == (known.general, known.request)
 
 
 def test_every_model_was_tuned_to_what_was_published_of_domain():
