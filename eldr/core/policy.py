@@ -45,6 +45,8 @@ class Situation(NamedTuple):
         Context that the requests of each worker are expected to hold; empty where nobody knows.
     context : int
         What the request is expected to hold itself; with ``tokens``.
+    token_cost : float
+        Sequences that a token of context counts as; 0 until what it takes of a step is known.
     """
 
     in_flight: Sequence[int]
@@ -58,6 +60,7 @@ class Situation(NamedTuple):
     tolls: Sequence[float] | None = None
     tokens: Sequence[int] = ()
     context: int = 0
+    token_cost: float = 0.0
 
 
 class Choice(NamedTuple):
@@ -79,17 +82,11 @@ class Policy(Protocol):
 
 
 def loads(situation: Situation) -> Sequence[float]:
-    """Return each worker's load: requests in flight, and as much by the context that they hold where that is known.
-
-    Each counts as a share of the pool's: the one takes from everybody's step what a request takes, the other what attention takes.
-    """
-    requests, tokens = sum(situation.in_flight), sum(situation.tokens)
-    if not tokens or not requests:
+    """Return each worker's load: sequences in flight, and the context that they hold once it is known what that costs."""
+    cost = situation.token_cost
+    if not cost or not situation.tokens:
         return situation.in_flight
-    return [
-        here / requests + held / tokens
-        for here, held in zip(situation.in_flight, situation.tokens, strict=True)
-    ]
+    return [here + cost * held for here, held in zip(situation.in_flight, situation.tokens, strict=True)]
 
 
 def least_loaded(in_flight: Sequence[float], turn: int) -> int:

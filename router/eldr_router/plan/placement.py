@@ -85,6 +85,8 @@ class Field(NamedTuple):
         KV that sequences are expected to hold on each, over all routers; empty where no engine tells what it can hold.
     context : int
         KV that the request is expected to hold.
+    token_cost : float
+        Sequences that a token of KV counts as where policies compare loads; 0 while nobody knows.
     """
 
     slots: list[int]
@@ -101,6 +103,7 @@ class Field(NamedTuple):
     label: str | None = None
     tokens: Sequence[int] = ()
     context: int = 0
+    token_cost: float = 0.0
 
 
 def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np.random.Generator) -> Ranked:
@@ -149,6 +152,7 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         tolls=field.tolls,
         tokens=field.tokens,
         context=field.context,
+        token_cost=field.token_cost,
     )
     return Ranked(situation, policy.name, reason, policy.choose(situation, rng), scores)
 

@@ -137,7 +137,7 @@ class Locality:
         tolls = self.tolls.of(field.slots if learned is None else numbers)
         return Field(  # _replace takes three times as long
             field.slots, field.totals, field.sequences, request, outlook, step_times, engines, tolls, learned, numbers, reason,
-            field.label, field.tokens, field.context,
+            field.label, field.tokens, field.context, field.token_cost,
         )  # fmt: skip
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:

@@ -165,7 +165,7 @@ class Placer:
             room = spare
         field = Field(
             [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
-            tokens=tokens, context=0 if context is None else context.size,
+            tokens=tokens, context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,
         )  # fmt: skip
         if table.policy.name == POLICY_MARGINAL:
             names = [engine.name for engine in room]

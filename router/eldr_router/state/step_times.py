@@ -27,6 +27,7 @@ class StepTimes:
         self._heard = 0.0
         self._learned: Learned | None = None
         self._n_experts = 0
+        self._token_cost = 0.0
 
     def heard(self, engine: str, sums: Sums, now: float) -> None:
         """Take an engine's totals."""
@@ -62,6 +63,7 @@ class StepTimes:
         """Take what was learned from :meth:`known`, if it was enough."""
         self._learned = learned if learned.windows >= _LEAST_WINDOWS else None
         self._n_experts = n_experts
+        self._token_cost = self._cost_of_context()
 
     def of(self, engines: Sequence[str], n_experts: int) -> list[StepTime]:
         """Return engines' step-time models: learned, or the default."""
@@ -76,15 +78,35 @@ class StepTimes:
         """What was learned; None until enough was heard."""
         return self._learned
 
+    @property
+    def token_cost(self) -> float:
+        """What a token of context takes of a step over what a sequence takes beside its context; 0 until that is known."""
+        return self._token_cost
+
+    def _cost_of_context(self) -> float:
+        if self._learned is None or not (latest := self._latest()):
+            return 0.0
+        pool, (active, batch, _) = self._learned.pool, latest
+        others = pool.per_expert * active + pool.per_request * batch
+        return pool.per_token * batch / others if others > 0 else 0.0
+
+    def _latest(self) -> tuple[float, float, float] | None:
+        """Return active experts, requests and their context, means over what each engine told last."""
+        latest = [windows[-1][1] for windows in self._windows.values() if windows]
+        if not latest:
+            return None
+        return (
+            sum(found.active for found in latest) / len(latest),
+            sum(found.batch for found in latest) / len(latest),
+            sum(found.context for found in latest) / len(latest),
+        )
+
     def expert_share(self) -> tuple[float, float] | None:
         """Return the share of a step's time that reading experts takes at the present load, and its standard error."""
         learned = self._learned
-        latest = [windows[-1][1] for windows in self._windows.values() if windows]
-        if learned is None or not latest:
+        if learned is None or not (latest := self._latest()):
             return None
-        active = sum(found.active for found in latest) / len(latest)
-        batch = sum(found.batch for found in latest) / len(latest)
-        context = sum(found.context for found in latest) / len(latest)
+        active, batch, context = latest
         seconds = learned.pool.seconds(batch, active, context)
         if not active or not (seconds > 0 and math.isfinite(seconds)):
             return None  # engines that count no experts tell nothing of what they cost

@@ -26,16 +26,21 @@ def test_jsq_takes_a_least_loaded_worker_and_rotates_ties(loads, turn):
 
 
 @pytest.mark.parametrize(
-    ("requests", "tokens", "best"),
+    ("requests", "tokens", "cost", "best"),
     [
-        ([3, 4], [], 0),
-        ([3, 4], [64_000, 3000], 1),  # one long context is more than one request more
-        ([2, 6], [64_000, 66_000], 0),
-        ([1, 2], [0, 0], 0),  # nobody has told any prompt yet
+        (
+            [3, 4],
+            [64_000, 3000],
+            0.0,
+            0,
+        ),  # what a token takes is not known: sequences count, as in the papers
+        ([3, 4], [64_000, 3000], 1e-4, 1),  # one long context is more than one sequence more
+        ([3, 4], [8_000, 3000], 1e-4, 0),
+        ([1, 2], [], 1e-4, 0),
     ],
 )
-def test_load_is_requests_and_their_context_alike(requests, tokens, best):
-    situation = Situation(requests, 0, tokens=tokens)
+def test_load_is_sequences_and_their_context_by_its_cost(requests, tokens, cost, best):
+    situation = Situation(requests, 0, tokens=tokens, token_cost=cost)
     for policy in (JSQ(), PowerOfTwo(), BandJSQ()):
         assert policy.choose(situation, rng()).worker == best
     domain = Domain({"a": frozenset({0, 1})})

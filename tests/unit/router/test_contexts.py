@@ -8,6 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from eldr.contract import METRIC_BATCH_SIZE, METRIC_INFO, ROLE_DECODE
+from eldr.core.step_time import StepTime
+from eldr.core.step_time_fit import Learned
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.answers import prompt_tokens
@@ -281,10 +283,10 @@ def test_a_dry_run_remembers_no_demand(registry):
 def test_tokens_are_held_until_a_request_is_over(registry):
     for endpoint in registry.endpoints(ROLE_DECODE):
         endpoint.cache = SMALL
-    placements = place(registry, 8000, 100, 100)
+    placements = place(registry, 8000, 100)
     long = placements[0].endpoint
-    assert [one.endpoint for one in placements].count(long) == 1, "load is tokens as well"
-    assert place(registry, 2000)[0].endpoint is not long
+    assert placements[1].endpoint is not long
+    assert place(registry, 2000)[0].endpoint is not long, "it would not fit"
     assert registry.tokens()[long.name] == 8000
     with pytest.raises(RouterError):
         place(registry, 9000)
@@ -294,6 +296,22 @@ def test_tokens_are_held_until_a_request_is_over(registry):
         placement.lease.release()
     assert long.tokens == 0
     assert registry.held(registry.endpoints(ROLE_DECODE)) != [0, 0], "one is left"
+
+
+@pytest.mark.parametrize(("per_token", "other"), [(0.0, 2), (1e-6, 3)])
+def test_a_long_context_is_load_once_it_is_known_what_it_costs(registry, per_token, other):
+    first, second = registry.endpoints(ROLE_DECODE)
+    first.cache = second.cache = Cache(20_000, 20_000)
+    placer = Placer(registry, np.random.default_rng(0))
+    step_times = placer.locality.step_times
+    pool = StepTime(0.01, 1e-4, 1e-4, 64, per_token)
+    for steps in (0, 100):
+        step_times.heard("d0", Sums(*(steps * each for each in (1, 0.02, 20, 10, 10, 30_000))), 0.0)
+    step_times.take(Learned({}, pool, 1e-6, 0.01, 10, 3000), 64)
+    assert step_times.token_cost == pytest.approx(per_token / 3e-4)
+    chosen = [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in (8000, 100, 100, 100)]
+    assert [one.endpoint for one in chosen].count(chosen[0].endpoint) == 4 - other
+    del chosen
 
 
 def test_one_whose_tokens_fit_only_where_another_waits_for_many_places_goes_there(registry):

@@ -143,6 +143,7 @@ def test_step_times_are_learned_and_follow_a_restart():
             engine.runs(300, at)
     learn_now(step_times, 128)
     assert step_times.learned is None
+    assert step_times.token_cost == 0
     assert step_times.of(["d0"], 128)[0] == default_step_time(128), "three windows are too few"
     for at in range(2, 40):
         for engine in engines:
@@ -151,6 +152,7 @@ def test_step_times_are_learned_and_follow_a_restart():
     assert step_times.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
     share, error = step_times.expert_share()
     assert 0.2 < share < 0.9
+    assert step_times.token_cost == 0, "there is no term for context"
     assert error < 0.3 * share
     engines[0].restarts(scaled(1.7))
     for at in range(40, 80):
@@ -176,6 +178,11 @@ def test_what_context_costs_is_learned_where_telemetry_shows_it():
     assert found.seconds(20, 60, 300_000) == pytest.approx(law.seconds(20, 60, 300_000), rel=0.02)
     share, _ = step_times.expert_share()
     assert share < 0.9
+    latest = [windows[-1] for windows in step_times.known().values()]
+    active = sum(found.active for found in latest)
+    batch = sum(found.batch for found in latest)
+    beside = (law.per_expert * active + law.per_request * batch) / batch
+    assert step_times.token_cost == pytest.approx(30e-9 / beside, rel=0.1)
 
 
 def test_a_restart_is_noticed_whatever_its_steps_say():

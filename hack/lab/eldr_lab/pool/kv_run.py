@@ -47,11 +47,17 @@ class Workload:
 
 
 class Seeing:
-    """A policy that sees the tokens on engines, if it looks."""
+    """A policy that sees the tokens on engines, if it looks.
 
-    def __init__(self, base: Policy, *, looks: bool) -> None:
+    Parameters
+    ----------
+    token_cost : float
+        Sequences that a token counts as where policies compare loads; 0 where nobody knows.
+    """
+
+    def __init__(self, base: Policy, *, looks: bool, token_cost: float = 0.0) -> None:
         self.name = base.name
-        self._base, self._looks = base, looks
+        self._base, self._looks, self._token_cost = base, looks, token_cost
         self.tokens: Sequence[int] = ()
         self.context = 0
 
@@ -59,7 +65,7 @@ class Seeing:
         """Choose a worker."""
         if self._looks:
             tokens = [self.tokens[slot] for slot in situation.slots or ()]
-            situation = situation._replace(tokens=tokens, context=self.context)
+            situation = situation._replace(tokens=tokens, context=self.context, token_cost=self._token_cost)
         return self._base.choose(situation, rng)
 
 

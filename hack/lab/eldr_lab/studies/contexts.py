@@ -47,6 +47,8 @@ LAW = StepTime(QWEN3_30B_MI300X.fixed, QWEN3_30B_MI300X.per_expert, 0.0, 128, PE
 RECOMPUTE = 2e-5
 """Seconds of a token that is computed again, as of the simulated engine's prefill."""
 BEGIN, END = 40.0, 80.0
+_BATCH = 16
+"""Requests by which it is told what one takes beside its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class Policy:
     refuses : bool
         Whether engines without room are no candidates.
     knows : bool
-        Whether its step-time model has a term for context; else the pool's mean context is in what a request costs.
+        Whether its step-time model has a term for context. If not, the pool's mean context is in what a request costs, and JSQ
+        counts sequences alone.
     """
 
     name: str
@@ -72,8 +75,8 @@ class Policy:
 
 POLICIES = {
     "JSQ, requests only": Policy("JSQ", counts=False, refuses=False),
-    "JSQ, requests that fit": Policy("JSQ", counts=False),
     "JSQ": Policy("JSQ"),
+    "JSQ, context known": Policy("JSQ", knows=True),
     "default, requests only": Policy(POLICY_MARGINAL, counts=False, refuses=False),
     "default": Policy(POLICY_MARGINAL),
     "default, context known": Policy(POLICY_MARGINAL, knows=True),
@@ -120,6 +123,14 @@ def traffic(population: Population, case: Case, seed: int, end: float) -> Worklo
     )
 
 
+def token_cost(population: Population) -> float:
+    """Return the sequences that a token counts as: what it takes of a step, over what a request takes for its experts."""
+    used = active_experts(population, sampled=False)
+    for record in range(_BATCH):
+        used.join(record, 0)
+    return LAW.per_token * _BATCH / (LAW.per_expert * used.count(0).all)
+
+
 def run_one(population: Population, case: Case, policy: Policy, workload: Workload, seed: int) -> Found:
     """Run one policy."""
     engines = [
@@ -130,7 +141,11 @@ def run_one(population: Population, case: Case, policy: Policy, workload: Worklo
     law = LAW if policy.knows else StepTime(LAW.fixed, LAW.per_expert, LAW.per_token * held, LAW.n_experts)
     unions = policy.name == POLICY_MARGINAL
     router = KvRouter(
-        Seeing(make_policy(policy.name), looks=policy.counts),
+        Seeing(
+            make_policy(policy.name),
+            looks=policy.counts,
+            token_cost=token_cost(population) if policy.knows else 0.0,
+        ),
         Knowledge(population, [law] * ENGINES, None, unions, unions),
         seed,
         [Cache(case.capacity, case.capacity)] * ENGINES,

@@ -44,9 +44,8 @@ def page(found: Sequence[Case]) -> str:
         "again after a second. Prompts take no time."
     )
     words = (
-        "*requests only*: load is the number of requests, and any engine may have any request. *requests that fit*: engines without room are no candidates. "
-        "*JSQ*: load is requests and tokens alike, too. *default*: `MarginalUnion` with a learned prior, among engines with room. "
-        "*context known*: its step-time model has a term for context."
+        "*requests only*: any engine may have any request. Otherwise engines without room are no candidates. *default*: `MarginalUnion` with a learned prior. "
+        "*context known*: its step-time model has a term for context, and `JSQ` counts a token by what it takes of a step."
     )
     return (
         "\n\n".join(
