@@ -22,6 +22,7 @@ LEAST = 6
 NAMES = {
     "JSQ": "JSQ",
     "ELDR": "band",
+    "ELDR:max_load=1.25": "band, bounded 1.25",
     "MarginalUnion": "MarginalUnion",
     LEARNED: "MarginalUnion + learned prior",
     PRIOR: "MarginalUnion + prior",
