@@ -32,6 +32,11 @@ Known = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By case, seed, policy and quantity."""
 
 
+def key(case: Case) -> str:
+    """Return what figures of a case are found by: its own key, and how strong the preferences of its model are."""
+    return f"{case.key},{factors()[case.geometry]:g}"
+
+
 def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) -> Iterator[Known]:
     """Yield the figures, by case and seed, as they grow."""
     tuned = factors()
@@ -40,7 +45,7 @@ def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) ->
         seeds, dict.fromkeys(case.source for case in todo)
     ):
         own = [case for case in todo if case.source == (geometry, workload, popular)]
-        missing = {case: POLICIES.keys() - known.get(case.key, {}).get(str(seed), {}).keys() for case in own}
+        missing = {case: POLICIES.keys() - known.get(key(case), {}).get(str(seed), {}).keys() for case in own}
         own = [case for case in own if missing[case]]
         if not own:
             continue
@@ -57,7 +62,7 @@ def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) ->
         )
         for case in own:
             found = measure(case, prepared, size, sorted(missing[case]))
-            known.setdefault(case.key, {}).setdefault(str(seed), {}).update(found)
+            known.setdefault(key(case), {}).setdefault(str(seed), {}).update(found)
             yield known
 
 
@@ -79,6 +84,7 @@ def _popular(kinds: Strengths, workload: str) -> Strengths:
 def main(seeds: int, only: tuple[str, ...], most: float, *, again: bool, smoke: bool) -> None:
     """Simulate, and write the page."""
     known: Known = json.loads(FIGURES.read_text()) if FIGURES.exists() and not smoke else {}
+    known = {name: found for name, found in known.items() if name in {key(case) for case in cases()}}
     todo = [case for case in cases() if (not only or case.group in only) and case.rate <= most]
     if not again:
         some = range(FIRST_SEED, FIRST_SEED + (2 if smoke else seeds))
@@ -88,7 +94,7 @@ def main(seeds: int, only: tuple[str, ...], most: float, *, again: bool, smoke: 
                     json.dumps(found, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
                 )
             click.echo(f"{len(found)} cells", err=True)
-    text = prior_page.page([(case, known[case.key]) for case in cases() if case.key in known])
+    text = prior_page.page([(case, known[key(case)]) for case in cases() if key(case) in known])
     click.echo(text) if smoke else PAGE.write_text(text)
 
 

@@ -10,6 +10,7 @@ from eldr_lab.evidence.strengths import strengths
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.models import GEOMETRIES
 from eldr_lab.pool.study import prepare
+from eldr_lab.studies import prior
 from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
 from eldr_lab.studies.prior_page import page
 
@@ -31,7 +32,11 @@ REST = Case(group="rest", geometry="qwen3-30b", workload="task", rate=20.0)
 
 def test_every_cell_is_found_by_a_key_of_its_own():
     all_of_them = cases()
-    assert len({case.key for case in all_of_them}) == len(all_of_them)
+    assert (
+        len({case.key for case in all_of_them})
+        == len({prior.key(case) for case in all_of_them})
+        == len(all_of_them)
+    )
     assert {case.group for case in all_of_them} >= {
         "rest",
         "drift",
@@ -42,6 +47,12 @@ def test_every_cell_is_found_by_a_key_of_its_own():
         "joins",
         "restart",
     }
+
+
+def test_figures_of_other_preferences_are_not_found(monkeypatch):
+    before = prior.key(REST)
+    monkeypatch.setattr(prior, "factors", lambda: {REST.geometry: 0.5})
+    assert prior.key(REST) != before
 
 
 def test_the_bound_is_tighter_after_a_drift():
