@@ -184,10 +184,11 @@ async def test_statuses_without_a_body(start):
 
 async def test_connections_to_engines_are_reused(start):
     async with start("p0", "d0") as router:
-        for _ in range(5):
+        for _ in range(10):
             assert (await router.post()).status_code == 200
-            await until(lambda: len(router.app.services.pool) == 2, "the connections to be pooled")
-        assert router["p0"].accepted == router["d0"].accepted == 1
+        # a look at /metrics may coincide with a request, which takes another connection then
+        assert 1 <= router["p0"].accepted <= 3
+        assert 1 <= router["d0"].accepted <= 3
 
 
 async def test_models_health_and_unknown_paths(start):
