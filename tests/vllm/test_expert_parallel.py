@@ -218,7 +218,9 @@ def test_a_rank_that_fails_in_every_layer_costs_no_request(served, one_process):
         )
         == 1
     )
-    assert engine.metric(f"{contract.METRIC_FULLEST_RANK}_count", **BALANCED) <= chosen + 1
+    # a step of each rank may be under way when it fails
+    counted = engine.metric(f"{contract.METRIC_FULLEST_RANK}_count", **BALANCED)
+    assert counted <= chosen + RANKS[served.layout]
     lost = engine.metric(f"{contract.METRIC_RECORDS}_total", **unavailable)
     assert lost == (0 if served.layout == "tensor" else REQUESTS)
 
