@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from eldr_lab.evidence import errors
-from eldr_lab.evidence.cells import DUELS, JSQ, LOCALITY, Cell
+from eldr_lab.evidence.cells import DUELS, JSQ, LOCALITY, SLOWER, Cell
 from eldr_lab.evidence.intervals import Interval
-from eldr_lab.evidence.names import FIELDS, place, policy
+from eldr_lab.evidence.names import FIELDS, place
 from eldr_lab.evidence.results import MEAN, P50, P99, Results
 
 WORST_TAIL = 1.0
@@ -70,8 +70,6 @@ def sentence(results: Results) -> str:
     known = cells(results)
     found = standings(results, known)
     best = recommended(found)
-    others = [one for one in found if one is not best]
-    worst = max(others, key=lambda one: one.worst.mean)
     even, uneven = (
         [cell for cell in known if (cell.experiment == "uneven") is some] for some in (False, True)
     )
@@ -81,15 +79,18 @@ def sentence(results: Results) -> str:
         if some
     ]
     apart = (
-        f" In {len(uneven)} cells of slow and fast engines, where most of it is speed, the mean changes by {changes[-1][1]} % and P99 by {changes[-1][2]} %."
+        f" In {len(uneven)} cells where every second engine is {SLOWER} times slower, most of it is speed: the mean changes by {changes[-1][1]} %, P99 by {changes[-1][2]} % "
+        f"and P50 by {changes[-1][0]} %."
         if uneven
         else ""
     )
+    is_sure = abs(best.worst.mean) > errors.error(results, P99).ours
+    unsure = "" if is_sure else ", which is less than the model's error"
     unsafe = (
         "" if best.worst.mean <= WORST_TAIL else "No policy keeps the bound; this one misses it by least. "
     )
     return (
         f"**Default: {FIELDS[best.policy]}**. Against JSQ, over {len(even)} cells of equal engines, drifting ones included, it "
         f"changes P50 by {changes[0][0]} %, the mean by {changes[0][1]} % and P99 by {changes[0][2]} % (model error {errors.short(results)} points of P50 / P99).{apart} {unsafe}Its worst P99 is "
-        f"{best.worst} % ({describe(best.where)}). The worst of {policy(worst.policy)} is {worst.worst} % ({describe(worst.where)})."
+        f"{best.worst} % ({describe(best.where)}){unsure}."
     )

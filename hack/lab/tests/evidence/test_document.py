@@ -281,7 +281,7 @@ def test_figures_of_real_engines_come_with_verdicts(tmp_path):
 def test_a_longer_tail_on_real_engines_is_told_on_the_first_page(tail, told):
     one = Measured("4 engines", "MarginalUnion + prior", 6, {"TPOT mean": (-3.0, 1.0), "TPOT P99": tail})
     (text,) = opening._less([one])
-    assert text.endswith(told or "(6 traces).")
+    assert text.endswith(told or "6 traces of the same prompts.")
 
 
 def test_times_that_round_robin_was_simulated_with_stand_beside_the_published_ones(results):
