@@ -179,7 +179,7 @@ logit: above the token's lowest).
 |---|{rule}---|
 {chr(10).join(rho)}
 
-What each form saves with the band (`policy: ELDR`). Centroids come from half of these requests, drawn anew for each seed, and a simulated pool serves the other half:
+What each form saves with the band (`policy: ELDR`). Centroids come from half of these requests, drawn anew for each seed. A simulated pool serves the other half:
 {forms.ENGINES} engines, batches of {forms.BATCH:.0f}, every step with the experts that it really used, step time of {forms.LAW}, {len(SEEDS)} seeds. TPOT P50 / P99 /
 experts per token, % against JSQ, ± half of a 95 % interval over the seeds. Sums of logits are nearly alike for all prompts, so a band of
 0.1 holds every engine, and load decides.

@@ -90,7 +90,7 @@ def sentence(results: Results) -> str:
         "" if best.worst.mean <= WORST_TAIL else "No policy keeps the bound; this one misses it by least. "
     )
     return (
-        f"**Default: {FIELDS[best.policy]}**. Against JSQ, over {len(even)} cells of equal engines, drifting ones included, it "
-        f"changes P50 by {changes[0][0]} %, the mean by {changes[0][1]} % and P99 by {changes[0][2]} % (model error {errors.short(results)} points of P50 / P99).{apart} {unsafe}Its worst P99 is "
+        f"**Default: {FIELDS[best.policy]}**. Against JSQ it changes P50 by {changes[0][0]} %, the mean by {changes[0][1]} % and P99 by {changes[0][2]} %, over "
+        f"{len(even)} cells of equal engines, drifting ones included. The model's error is {errors.short(results)} points of P50 / P99.{apart} {unsafe}Its worst P99 is "
         f"{best.worst} % ({describe(best.where)}){unsure}."
     )

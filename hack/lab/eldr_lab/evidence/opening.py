@@ -121,8 +121,8 @@ def _near(results: Results) -> list[str]:
     return [
         (
             f"**A search finds little more in most cells.** The default reaches {results.share(main, PRIOR, CEILING, MEAN).text('.0f', '.0f')} % of its mean gain "
-            f"({len(main)} cells, {results.plan.ceilings} seeds): {least.text('.0f', '.0f')} % at the lowest rate, {most.text('.0f', '.0f')} % at the highest, "
-            f"{shares[worst].text('.0f', '.0f')} % in the worst cell ({advice.describe(worst)}). The search is local and starts from the default's schedule, so the true "
+            f"({len(main)} cells, {results.plan.ceilings} seeds). That is {least.text('.0f', '.0f')} % at the lowest rate and {most.text('.0f', '.0f')} % at the highest. "
+            f"In the worst cell it reaches {shares[worst].text('.0f', '.0f')} % ({advice.describe(worst)}). The search is local and starts from the default's schedule, so the true "
             "optimum of immediate placement may be further away. A policy that also chose which request goes next could gain more."
         )
     ]
@@ -143,8 +143,8 @@ def _less(measured: Sequence[Measured]) -> list[str]:
     tail = f" P99 is longer: {listed(longer)}." if longer else ""
     return [
         (
-            f"**On real engines** the default changes the mean by {', '.join(texts)} %: 2 and 4 engines of a small model with 64 "
-            f"experts on one busy CPU machine, CPU time of their steps, {min(one.traces for one in known)} traces of the same prompts.{tail}"
+            f"**On real engines** the default changes the mean by {', '.join(texts)} %. These are 2 and 4 engines of a small model with 64 "
+            f"experts on one busy CPU machine, by the CPU time of their steps: {min(one.traces for one in known)} traces of the same prompts.{tail}"
         )
     ]
 
@@ -176,7 +176,7 @@ def _uneven(results: Results) -> list[str]:
     return [
         (
             f"**In pools of slow and fast engines, part of the gain is speed, not experts.** Knowing speeds alone changes the mean by {blind[0]} % and P99 by {blind[1]} % "
-            f"against JSQ, which knows none. Knowing experts as well changes them by {rest[0]} % and {rest[1]} % more. No published numbers check this."
+            f"against JSQ. Knowing experts as well changes them by {rest[0]} % and {rest[1]} % more. No published numbers check this."
         )
     ]
 
@@ -189,8 +189,8 @@ def _deep(results: Results) -> list[str]:
     return [
         (
             f"**With all {cells[0].layers} layers simulated instead of 8**, the default changes the mean by {ours} % against JSQ and by {band} % against "
-            f"the band ({listed(list(dict.fromkeys(place(cell.geometry, cell.workload) for cell in cells)))}, "
-            f"{listed(sorted({f'{cell.rate:.0f}' for cell in cells}))} requests/s; seeds {listed([str(seed) for seed in results.plan.seeds])}, among which constants were chosen)."
+            f"the band. Cells: {listed(list(dict.fromkeys(place(cell.geometry, cell.workload) for cell in cells)))}, "
+            f"{listed(sorted({f'{cell.rate:.0f}' for cell in cells}))} requests/s. Constants were chosen under some of the seeds ({listed([str(seed) for seed in results.plan.seeds])})."
         )
     ]
 
