@@ -111,6 +111,13 @@ Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_
 counts object described at :data:`ELDR_KEY`. Reading deletes nothing: the engine keeps a bounded number of
 records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
 
+PATH_LOAD: Final = "/eldr/v1/load"
+"""GET, engine: ``{"v": 1, "in_flight": n, "limit": n}``: sequences in flight, and how many there may be."""
+
+METRIC_IN_FLIGHT: Final = "eldr_engine_in_flight"
+"""Gauge on decode engines: sequences of requests that the API servers have admitted and not yet answered in full."""
+METRIC_REFUSED: Final = "eldr_engine_refused"
+"""Counter on decode engines: requests refused because the engine was full."""
 METRIC_INFO: Final = "eldr_engine_info"
 """Gauge on engines, always 1: its labels are the engine's version, ``vllm``, and ``tested``: whether this plug-in was tested with it,
 INFO_TESTED or INFO_UNTESTED."""
@@ -165,6 +172,14 @@ HEADER_DOMAIN: Final = "x-eldr-domain"
 HEADER_SESSION: Final = "x-session-id"
 """Request header: requests of the same value go to the same prefill engine while it has room; the name that vLLM's own
 router reads first. Forwarded to engines."""
+HEADER_SEQUENCES: Final = "x-eldr-sequences"
+"""Request header, router to engine: sequences that the request runs; without it the engine counts them in the body."""
+HEADER_LIMIT: Final = "x-eldr-limit"
+"""Request header, router to engine: the request is refused where so many sequences are in flight, if that is less than the engine's own limit."""
+HEADER_LOAD: Final = "x-eldr-load"
+"""Response header of engines with the plug-in: ``count/limit``, sequences in flight over all of the engine's API servers."""
+HEADER_FULL: Final = "x-eldr-full"
+"""Response header of a 429 with which an engine refuses a request above its limit, ``count/limit``: nothing was read or computed."""
 HEADER_ADMIN_TOKEN: Final = "x-eldr-admin-token"  # noqa: S105 - the name of the header
 """Request header of the admin port: the token alone, for who comes through the API server's proxy, which keeps ``authorization``
 for itself."""

@@ -11,7 +11,7 @@ import click
 
 import eldr
 
-MODULES = ("__init__", "contract", "wire")
+MODULES = ("__init__", "contract", "engine_limit", "wire")
 _METADATA = ("METADATA", "entry_points.txt")
 _CACHE = "__pycache__"
 _TEMPORARY = ".eldr-plugin-"

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from eldr import contract
+from eldr.engine_limit import Bound, EngineLimit, InFlight, hold_to
 from eldr.sim.answers import error_body
 from eldr.sim.engine import Engine, EngineSettings
 from eldr.sim.requests import Api, BadRequest, conversation, parse
@@ -50,7 +51,7 @@ class EngineApp:
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
-        return Starlette(
+        app = Starlette(
             routes=[
                 Route("/health", self.health),
                 Route("/ping", self.health, methods=["GET", "POST"]),
@@ -68,6 +69,14 @@ class EngineApp:
             ],
             lifespan=self._lifespan,
         )
+        settings, metrics = self._engine.settings, self._engine.metrics
+        if settings.role == "decode" and settings.heeds_deadlines:
+            app.add_middleware(EngineLimit, state=app.state)
+            hold_to(
+                app.state,
+                Bound(InFlight(), settings.max_num_seqs, metrics.in_flight.set, metrics.refused.inc),
+            )
+        return app
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:

@@ -25,7 +25,7 @@ class EngineMetrics:
     n_experts : int
         Experts per layer, for the buckets of the union.
     keeps_deadlines : bool
-        Whether late pulls are counted, as an engine with the plug-in does.
+        Whether late pulls and refusals are counted, as an engine with the plug-in does.
     kv_blocks, block_size : int
         KV capacity; no blocks: it is not told.
     """
@@ -82,6 +82,16 @@ class EngineMetrics:
             contract.METRIC_LATE_PULLS,
             "Requests whose deadline passed before their KV was there.",
             (*names, "outcome"),
+            registry=self.registry if keeps_deadlines else None,
+        )
+        self.in_flight = Gauge(
+            contract.METRIC_IN_FLIGHT,
+            "Sequences in flight.",
+            registry=self.registry if keeps_deadlines else None,
+        )
+        self.refused = Counter(
+            contract.METRIC_REFUSED,
+            "Requests refused because the engine was full.",
             registry=self.registry if keeps_deadlines else None,
         )
         self._values = values

@@ -12,9 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eldr.contract import (
     ELDR_KEY,
+    HEADER_FULL,
+    HEADER_LOAD,
     KV_KEY,
     LATE_DISCARDED,
     LATE_PREFILLED,
+    METRIC_IN_FLIGHT,
+    METRIC_REFUSED,
+    PATH_LOAD,
     PULL_BEFORE_KEY,
     attempt_id,
     request_base,
@@ -293,7 +298,8 @@ def test_step_telemetry_counts_the_union(pair):
 
 @pytest.mark.slow
 def test_requests_wait_for_kv_space_and_for_seats():
-    with engine("decode", "--speed", "0.02", "--kv-blocks", "600", "--max-num-seqs", "2") as d:
+    small = ("--kv-blocks", "600", "--max-num-seqs", "2", "--ignore-deadlines")
+    with engine("decode", "--speed", "0.02", *small) as d:
         with concurrent.futures.ThreadPoolExecutor(6) as threads:
             answers = list(threads.map(lambda i: decode(d.url, f"p{i}", None, tokens=200), range(6)))
         assert [a.json()["choices"][0]["text"] for a in answers] == [
@@ -347,3 +353,28 @@ def test_impossible_capacity_is_refused_at_start():
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "max_model_len: 8192 tokens do not fit 2 blocks" in done.stderr
+
+
+def test_an_engine_refuses_what_is_above_its_limit_and_keeps_no_count():
+    with (
+        engine("decode", "--speed", "1", "--max-num-seqs", "3") as d,
+        concurrent.futures.ThreadPoolExecutor(12) as pool,
+    ):
+        long = [pool.submit(decode, d.url, f"long {at}", None, 600) for at in range(3)]
+        wait_for(lambda: metric(d.url, METRIC_IN_FLIGHT) == 3, "it to be full")
+        refused = [pool.submit(decode, d.url, f"short {at}", None) for at in range(8)]
+        for answer in (each.result() for each in refused):
+            assert (answer.status_code, answer.headers[HEADER_FULL]) == (429, "3/3")
+        assert [each.result().status_code for each in long] == [200] * 3
+        assert httpx.get(f"{d.url}{PATH_LOAD}").json() == {"v": 1, "in_flight": 0, "limit": 3}
+        answer = decode(d.url, "alone", None)
+        assert (answer.status_code, answer.headers[HEADER_LOAD]) == (200, "1/3")
+        assert metric(d.url, f"{METRIC_REFUSED}_total") == 8
+
+
+def test_an_engine_without_the_plug_in_reports_no_load():
+    with engine("decode", "--max-num-seqs", "1", "--ignore-deadlines") as d:
+        answer = decode(d.url, "hello", None)
+        assert answer.status_code == 200
+        assert HEADER_LOAD not in answer.headers
+        assert httpx.get(f"{d.url}{PATH_LOAD}").status_code == 404

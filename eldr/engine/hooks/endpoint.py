@@ -1,16 +1,22 @@
-"""``/eldr/v1/activations`` on the engine's API server: finished requests, by cursor."""
+"""What the plug-in adds to the engine's API server: ``/eldr/v1/activations``, and the limit of sequences in flight."""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import Counter, Gauge
 from vllm.logger import init_logger
 
 from eldr import contract
 from eldr.engine.decode.records import CURSOR, page
 from eldr.engine.decode.ring import RingReader, rings_of
+from eldr.engine_limit import Bound, EngineLimit, InFlight, hold_to
 
 _STATE = "eldr_activations"
 
@@ -24,17 +30,19 @@ class ActivationsEndpoint:
     required_tasks = ("generate",)
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add the path."""
+        """Add the path, and the limit before all paths; vLLM's own middleware, which checks keys, stands before that."""
         router = APIRouter()
         router.add_api_route(contract.PATH_ACTIVATIONS, activations, methods=["GET"])
         app.include_router(router)
+        app.add_middleware(EngineLimit, state=app.state)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        """Open the rings of this server's engine; a prefill engine has none."""
-        del args
+        """Open the rings of this server's engine, and set its limit; a prefill engine has neither."""
         found: list[RingReader] | None = None
-        if engine_client is not None:
-            config = engine_client.vllm_config
+        config = None if engine_client is None else engine_client.vllm_config
+        if config is not None:
+            hold_to(state, _bound(config, args))
+        if config is not None and config.kv_transfer_config is not None:
             try:
                 found = [
                     RingReader(path)
@@ -47,6 +55,34 @@ class ActivationsEndpoint:
             except Exception:
                 logger.exception("ELDR: what this engine counts cannot be read: its server starts without it")
         setattr(state, _STATE, found)
+
+
+def _bound(config: Any, args: Any) -> Bound | None:
+    """Return what an engine holds to over all of its API servers: what it can run, or nothing where it only prefills."""
+    transfer = config.kv_transfer_config
+    if transfer is not None and transfer.kv_role == "kv_producer":
+        return None
+    try:
+        several = (args.api_server_count or 1) > 1
+        # a folder that the API servers of one engine share, and no others
+        path = (
+            Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]) / f"eldr-in-flight-{args.port}" if several else None
+        )
+        limit = config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size
+        return Bound(InFlight(path), limit, *_metrics())
+    except Exception:
+        logger.exception("ELDR: this engine reports no load and keeps no limit")
+        return None
+
+
+@functools.cache
+def _metrics() -> tuple[Callable[[float], None], Callable[[], None]]:
+    in_flight = Gauge(
+        contract.METRIC_IN_FLIGHT, "Sequences in flight over all API servers.", multiprocess_mode="mostrecent"
+    )
+    return in_flight.set, Counter(
+        contract.METRIC_REFUSED, "Requests refused because the engine was full."
+    ).inc
 
 
 def activations(

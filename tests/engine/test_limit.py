@@ -1,0 +1,94 @@
+"""What the plug-in's limit reads of an engine's configuration, and what it does to vLLM's own application."""
+
+import asyncio
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from prometheus_client import REGISTRY
+
+from eldr.contract import METRIC_IN_FLIGHT, METRIC_REFUSED, PATH_LOAD
+from eldr.engine.hooks.endpoint import ActivationsEndpoint
+
+ONE = SimpleNamespace(api_server_count=1, port=8000)
+
+
+def config(role="kv_consumer", *, ranks=1):
+    transfer = None if role is None else SimpleNamespace(kv_role=role, engine_id="nobody-made-its-ring")
+    return SimpleNamespace(
+        kv_transfer_config=transfer,
+        scheduler_config=SimpleNamespace(max_num_seqs=4),
+        parallel_config=SimpleNamespace(data_parallel_size=ranks),
+    )
+
+
+def served(config, args=ONE):
+    """Return an application with the plug-in."""
+    app, plugin = FastAPI(), ActivationsEndpoint()
+
+    @app.post("/v1/completions")
+    async def completions() -> dict:
+        return {"in_flight": REGISTRY.get_sample_value(METRIC_IN_FLIGHT)}
+
+    plugin.attach_router(app)
+    asyncio.run(plugin.init_state(SimpleNamespace(vllm_config=config), app.state, args))
+    return app
+
+
+def ask(app, path="/v1/completions", **options):
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://e") as client:
+            return await (
+                client.get(path) if path == PATH_LOAD else client.post(path, json={"prompt": "a"}, **options)
+            )
+
+    return asyncio.run(ask())
+
+
+def test_an_engine_holds_to_what_it_can_run():
+    app = served(config(ranks=2))
+    answer = ask(app)
+    assert (answer.status_code, answer.headers["x-eldr-load"], answer.json()) == (
+        200,
+        "1/8",
+        {"in_flight": 1.0},
+    )
+    assert ask(app, PATH_LOAD).json() == {"v": 1, "in_flight": 0, "limit": 8}
+    assert REGISTRY.get_sample_value(METRIC_IN_FLIGHT) == 0
+    before = REGISTRY.get_sample_value(f"{METRIC_REFUSED}_total")
+    with_many = ask(app, headers={"x-eldr-sequences": "9"})
+    assert with_many.status_code == 200, "one place was free"
+    assert REGISTRY.get_sample_value(f"{METRIC_REFUSED}_total") == before
+
+
+def test_an_engine_without_a_connector_has_a_limit_too_and_logs_no_error(caplog):
+    app = served(config(None))
+    assert ask(app).headers["x-eldr-load"] == "1/4"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_prefill_engine_has_none():
+    app = served(config("kv_producer"))
+    assert "x-eldr-load" not in ask(app).headers
+    assert ask(app, PATH_LOAD).status_code == 404
+
+
+def test_api_servers_of_an_engine_share_a_file_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    app = served(config(), SimpleNamespace(api_server_count=2, port=8123))
+    assert ask(app).headers["x-eldr-load"] == "1/4"
+    assert [path.name for path in tmp_path.glob("eldr*")] == ["eldr-in-flight-8123"]
+
+
+@pytest.mark.parametrize("broken", ["missing folder", "renamed field"])
+def test_an_engine_whose_limit_cannot_be_had_serves_without(monkeypatch, caplog, broken):
+    args = SimpleNamespace(api_server_count=2, port=8000)
+    if broken == "missing folder":
+        monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    else:
+        args = SimpleNamespace()
+    app = served(config(), args)
+    answer = ask(app)
+    assert answer.status_code == 200
+    assert "x-eldr-load" not in answer.headers
