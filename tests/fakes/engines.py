@@ -36,6 +36,7 @@ class Seen:
     path: str
     headers: dict[str, str]
     raw: bytes
+    declined: bool = False
 
     @property
     def body(self) -> dict[str, Any]:
@@ -112,6 +113,12 @@ async def hang(exchange: Exchange) -> None:
         await exchange.engine.gone(exchange)
     finally:
         exchange.engine.hanging -= 1
+
+
+async def full(exchange: Exchange) -> None:
+    """Decline the request, as an engine that keeps its own limit: nothing is read."""
+    exchange.seen.declined = True
+    await exchange.json({"error": {"message": "full", "code": 429}}, 429, "x-eldr-full: 3/3\r\n")
 
 
 async def error_event(exchange: Exchange) -> None:
@@ -223,7 +230,7 @@ class FakeEngine:
     @property
     def blocks(self) -> list[str]:
         """Prefill results that this engine was asked to pull."""
-        params = [seen.body.get("kv_transfer_params") for seen in self.requests]
+        params = [seen.body.get("kv_transfer_params") for seen in self.requests if not seen.declined]
         return [p["remote_request_id"] for p in params if p and p.get("do_remote_prefill")]
 
     async def start(self) -> None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from eldr.contract import HEADER_DECODE, HEADER_DOMAIN, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
+from eldr.contract import (
+    HEADER_DECODE,
+    HEADER_DOMAIN,
+    HEADER_LIMIT,
+    HEADER_LOG,
+    HEADER_REQUEST_ID,
+    HEADER_SEQUENCES,
+    HEADER_SESSION,
+)
 from eldr_router.http.head import JSON, Headers, ResponseHead, end_to_end, header_lines
 from eldr_router.http.requests import Request
 
@@ -21,27 +29,34 @@ _NOT_FORWARDED = frozenset(
         b"expect",
         b"x-data-parallel-rank",  # one of an engine's; no client knows which engines it gets
         _REQUEST_ID,
-        _DECODE,
-        _LOG,
-        _DOMAIN,
     )
 )
+_OURS = b"x-eldr-"
+"""How the names of headers begin that router and engines send each other, and clients the router."""
+_LIMIT_LINES = b"%b: %%d\r\n%b: %%d\r\n" % (HEADER_SEQUENCES.encode(), HEADER_LIMIT.encode())
 _POST = b"POST %%b HTTP/1.1\r\nhost: %%b\r\n%b%b: %%b\r\ncontent-length: %%d\r\n%%b\r\n" % (
     header_lines([JSON]),
     _REQUEST_ID,
 )
-_NOT_RETURNED = frozenset((_REQUEST_ID, _DECODE))
+_NOT_RETURNED = frozenset((_REQUEST_ID,))
 _NOT_RETURNED_WHOLE = _NOT_RETURNED | {b"content-length", b"content-type"}
 
 
 def to_engine(request: Request) -> Headers:
     """Return the client's headers that engines get."""
-    return end_to_end(request.headers, _NOT_FORWARDED)
+    return [
+        header for header in end_to_end(request.headers, _NOT_FORWARDED) if not header[0].startswith(_OURS)
+    ]
 
 
 def lines(request: Request) -> bytes:
     """Return the same as they stand in a head: written once for all legs of a request."""
     return header_lines(to_engine(request))
+
+
+def limit_lines(sequences: int, limit: int) -> bytes:
+    """Return what an engine that keeps its own limit judges a request by, as it stands in a head."""
+    return _LIMIT_LINES % (sequences, limit)
 
 
 def post(path: str, authority: bytes, upstream_id: str, client: bytes, body: bytes) -> list[bytes]:
@@ -69,7 +84,8 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
     endpoint : str, optional
         Name of the decode engine.
     """
-    headers = end_to_end(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
+    dropped = _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED
+    headers = [header for header in end_to_end(head.headers, dropped) if not header[0].startswith(_OURS)]
     if whole:
         assembled = head.is_event_stream
         headers.append(JSON if assembled or not head.content_type else (b"content-type", head.content_type))

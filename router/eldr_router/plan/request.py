@@ -1,8 +1,8 @@
 """One request as a state machine: what happens next, whatever an engine or the client does. Pure.
 
 ``step(state, event)`` returns the next state and what to do. The rule that the table serves above all: **a prefill result
-is used once.** It may be sent to a second decode engine only if the first refused the connection; after anything else
-the prefill engine may have freed the blocks, and a second pull would return wrong tokens without an error, so the prompt
+is used once.** It may be sent to a second decode engine only if the first refused the connection, or declined the request before it
+read it; after anything else the prefill engine may have freed the blocks, and a second pull would return wrong tokens without an error, so the prompt
 is prefilled again. The same holds after the result's lease: what an engine says after ``expires`` may rest on blocks that
 others had overwritten, so it is thrown away. A result that no engine will read any more is freed: otherwise it occupies
 the prefill engine's cache for the rest of its lease.
@@ -26,11 +26,13 @@ from msgspec.structs import replace
 from eldr_router.plan.steps import (
     Action,
     Actions,
+    Again,
     Answered,
     Begin,
     Blame,
     Broken,
     Connected,
+    Declined,
     Decode,
     Eject,
     End,
@@ -63,6 +65,7 @@ from eldr_router.plan.steps import (
     Suspect,
     Tick,
     Unpaired,
+    Wait,
 )
 
 _SHARED_BLAME = 1 / 3
@@ -74,7 +77,7 @@ _PULL = frozenset(("status", "error_event"))
 """What a decode engine says whose pull failed, whichever end of it is broken."""
 _ANSWERED = _PULL | {"busy", "aborted"}
 """Causes after which the engine is done with the request: it reads nothing of the result any more."""
-_NEW, _PREFILL, _DECODE, _ANSWER, _OVER = Phase  # an enum's attributes cost five times a name's
+_NEW, _PREFILL, _DECODE, _WAIT, _ANSWER, _OVER = Phase  # an enum's attributes cost five times a name's
 
 
 def step(state: State, event: Event) -> Step:
@@ -100,7 +103,7 @@ def _prefill(state: State, before: Actions) -> Step:
 def _decode(state: State, before: Actions) -> Step:
     if state.phase is not _DECODE:
         state = replace(state, phase=_DECODE)
-    return state, (*before, Decode(state.held, state.form, state.refused, state.broken))
+    return state, (*before, Decode(state.held, state.form, state.refused | state.declined, state.broken))
 
 
 def _over(state: State, *actions: Action) -> Step:
@@ -159,6 +162,7 @@ def _prefilled(state: State, event: Prefilled) -> Step:
         held=event.kv,
         expires=event.expires,
         refused=_NONE,
+        declined=_NONE,
         busy=False,
     )
     return _decode(state, (Leave(), *blame, Praise(event.engine)))
@@ -180,6 +184,11 @@ def _exhausted(state: State, event: Exhausted) -> Step:
 
 
 def _nobody(state: State, event: Nobody) -> Step:
+    if state.declined:
+        # a result is worth a wait: its prompt has been computed, and a place may be free at any moment
+        if state.held:
+            return replace(state, phase=_WAIT, declined=_NONE), (Wait(),)
+        return _over(state, Fail(429, "every decode engine is full; retry later", "overloaded"))
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
 
 
@@ -196,6 +205,19 @@ def _decode_refused(state: State, event: Refused) -> Step:
     failures = (*state.failures, Failure("decode", event.engine, "refused", event.message))
     state = replace(state, refused=state.refused | {event.engine}, failures=failures)
     return _decode(state, (Leave(), Eject(event.engine)))
+
+
+def _declined(state: State, event: Declined) -> Step:
+    # nothing was pulled: the result is what it was before
+    state = replace(state, declined=state.declined | {event.engine}, held=_is_pinned(state))
+    return _decode(state, (Leave(),))
+
+
+def _once_more(state: State, event: Again) -> Step:
+    if event.at > state.expires:  # blocks whose lease is over need no freeing
+        message = "every decode engine was full until the lease of the prefill result was nearly over"
+        return _over(replace(state, held=False), Fail(429, f"{message}; retry later", "overloaded"))
+    return _decode(state, ())
 
 
 def _connected(state: State, event: Connected) -> Step:
@@ -261,6 +283,7 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
         spent=spent,
         broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
         refused=_NONE,
+        declined=_NONE,
         source=None,
         held=False,
         expires=math.inf,
@@ -337,6 +360,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_DECODE, Full): _full,
     (_DECODE, Unpaired): _unpaired,
     (_DECODE, Refused): _decode_refused,
+    (_DECODE, Declined): _declined,
     (_DECODE, Exhausted): _exhausted,
     (_DECODE, Connected): _connected,
     (_DECODE, Heard): _heard,
@@ -345,6 +369,8 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_DECODE, Broken): _decode_broken,
     (_DECODE, Tick): _tick,
     (_DECODE, Gone): _leg_gone,
+    (_WAIT, Again): _once_more,
+    (_WAIT, Gone): lambda state, _: _over(state),
     (_ANSWER, Ended): _ended,
     (_ANSWER, Broken): _answer_broken,
     (_ANSWER, Gone): _leg_gone,

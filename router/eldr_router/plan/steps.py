@@ -18,6 +18,7 @@ class Phase(StrEnum):
     NEW = "new"
     PREFILL = "prefill"
     DECODE = "decode"
+    WAIT = "wait"
     ANSWER = "answer"
     OVER = "over"
 
@@ -69,6 +70,8 @@ class State(Struct, frozen=True):
         Until when the result may be pulled; infinite once the pull is known to be over.
     refused, broken : frozenset of Engine
         Engines to avoid in this leg, and those that failed this request.
+    declined : frozenset of Engine
+        Engines that are full, as they say; they are asked again once all others are.
     suspect : tuple or None
         (leg, engine, prefill engine of its pull or None): who failed first, and is not blamed yet.
     shared : bool
@@ -90,6 +93,7 @@ class State(Struct, frozen=True):
     expires: float = math.inf
     refused: frozenset[Engine] = frozenset()
     broken: frozenset[Engine] = frozenset()
+    declined: frozenset[Engine] = frozenset()
     suspect: tuple[str, Engine, Engine] | None = None
     shared: bool = False
     busy: bool = False
@@ -107,6 +111,12 @@ class Refused(Struct, frozen=True):
 
     engine: Engine
     message: str = ""
+
+
+class Declined(Struct, frozen=True):
+    """A decode engine is full, and says that it has read nothing of the request."""
+
+    engine: Engine
 
 
 class Exhausted(Struct, frozen=True):
@@ -175,6 +185,12 @@ class Tick(Struct, frozen=True):
     at: float
 
 
+class Again(Struct, frozen=True):
+    """Engines that were full may have room by now."""
+
+    at: float
+
+
 class Nobody(Struct, frozen=True):
     """No engine is left for the leg that was asked for."""
 
@@ -200,6 +216,7 @@ class Gone(Struct, frozen=True):
 Event = (
     Start
     | Refused
+    | Declined
     | Exhausted
     | Connected
     | Prefilled
@@ -209,6 +226,7 @@ Event = (
     | Broken
     | Ended
     | Tick
+    | Again
     | Nobody
     | Full
     | Unpaired
@@ -232,6 +250,10 @@ class Decode(Struct, frozen=True):
     form: Form
     refused: frozenset[Engine]
     broken: frozenset[Engine]
+
+
+class Wait(Struct, frozen=True):
+    """Report when engines that were full may have room."""
 
 
 class Send(Struct, frozen=True):
@@ -311,6 +333,7 @@ class Free(Struct, frozen=True):
 Action = (
     Prefill
     | Decode
+    | Wait
     | Send
     | Leave
     | Eject

@@ -39,7 +39,7 @@ class Completion:
 
     __slots__ = (
         "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
-        "_state", "_table", "_whole", "now", "write",
+        "_state", "_table", "_waits", "_whole", "now", "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -54,6 +54,7 @@ class Completion:
         self._key = ""  # of the engines that it goes to, while some may not exchange KV
         self._sequences = 1
         self._asked = 0.0
+        self._waits = False  # for room on engines that are full
         self._prompt = 0  # tokens, as far as a prefill engine has told
         self._leg: Leg | None = None
         self._kept: Leg | None = None
@@ -128,6 +129,8 @@ class Completion:
         before = self._state
         state, actions = step(before, event)
         self._state = state
+        if type(event) is steps.Declined:
+            self._services.metrics.gave_up("decode", "full")
         if state.failures is not before.failures:
             for failure in state.failures[len(before.failures) :]:
                 self._services.metrics.gave_up(failure.leg, failure.cause)
@@ -151,8 +154,12 @@ class Completion:
             self._leg.resume()
 
     def tick(self, now: float) -> None:
-        """Let a lease run out while the engine is silent."""
-        if self._leg is not None:
+        """Let a lease run out while the engine is silent, or look for room."""
+        if self._waits:
+            self._waits = False
+            self._services.waiting.discard(self)
+            self.handle(steps.Again(now))
+        elif self._leg is not None:
             self.handle(steps.Tick(self._leg.endpoint, now))
 
     def prefilled(
@@ -230,6 +237,12 @@ class Completion:
         )  # fmt: skip
         leg.connect()
 
+    def _wait(self, action: steps.Wait) -> None:  # noqa: ARG002
+        self._waits = True
+        if self._admission is not None:
+            self._admission.reopen()
+        self._services.waiting.add(self)
+
     def _send(self, action: steps.Send) -> None:
         leg = self._leg
         assert leg is not None  # noqa: S101 - Decode comes first
@@ -239,7 +252,8 @@ class Completion:
             self._services.waiting.add(self)
             pull_before = self._services.wall() + self._state.expires - self.now()
         body = partial(bodies.decode_body, self._parsed(), kv, self._state.form, pull_before)
-        leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
+        lines = headers.limit_lines(self._sequences, self._table.max_in_flight)
+        leg.send(self._wire(leg.endpoint, body, lines), self._services.settings.decode_idle_timeout)
 
     def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
         self._kept = self._leg
@@ -377,14 +391,15 @@ class Completion:
         assert self._body is not None  # noqa: S101 - nothing is sent to an engine once a response began
         return self._body
 
-    def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes]) -> list[bytes]:
-        upstream_id, lines = self._account.next_id(), self._account.lines + self._lines
+    def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes], own: bytes = b"") -> list[bytes]:
+        upstream_id, lines = self._account.next_id(), self._account.lines + self._lines + own
         return headers.post(self._request.path, endpoint.authority, upstream_id, lines, body(upstream_id))
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {
     steps.Prefill: Completion._prefill,  # noqa: SLF001 - the table of this class
     steps.Decode: Completion._decode,  # noqa: SLF001
+    steps.Wait: Completion._wait,  # noqa: SLF001
     steps.Send: Completion._send,  # noqa: SLF001
     steps.Keep: Completion._keep,  # noqa: SLF001
     steps.Leave: Completion._leave,  # noqa: SLF001

@@ -15,7 +15,7 @@ from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
 from eldr_router.state.endpoint import Endpoint, Lease
 
-OK, _BUSY, _UNAVAILABLE = 200, 429, 503
+OK, BUSY, _UNAVAILABLE = 200, 429, 503
 _MAX_ANSWER = 256 << 20
 
 
@@ -161,7 +161,7 @@ class Leg:
         """Report a whole answer that is none, or is for the client."""
         if status >= 500:
             self._broken("status", f"it answered {status}", unavailable=status == _UNAVAILABLE)
-        elif status == _BUSY:
+        elif status == BUSY:
             self._broken("busy", "it answered 429")
         elif status != OK:
             self._flow.handle(Answered(self.endpoint))

@@ -54,7 +54,7 @@ def place_away(
     try:
         return place(choices[-1])
     except RouterError as error:
-        if action.refused and error.status == 503:
+        if action.refused and failures and error.status == 503:
             message = f"no decode engine accepts connections; the last one: {failures[-1].message}"
             raise RouterError(502, message, "upstream_failed") from None
         raise

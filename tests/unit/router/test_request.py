@@ -32,6 +32,8 @@ class Driver:
     answers: list = field(default_factory=list)
     freed: set = field(default_factory=set)
     kept: bool = False
+    heard: bool = False
+    waits: bool = False
     over: bool = False
 
     def take(self, event) -> bool:
@@ -39,6 +41,11 @@ class Driver:
         if not self.possible(event):
             return False
         was = self.state
+        if isinstance(event, steps.Nobody):
+            self.leg = None  # it was not begun
+        if isinstance(event, steps.Declined) and not self.over and self.leg.kv:
+            self.pulled.discard(self.result)  # nothing was read
+            self.handed, self.sent = True, False
         self.state, actions = step(self.state, event)
         if isinstance(event, steps.Prefilled):
             self.result += 1
@@ -48,6 +55,8 @@ class Driver:
             assert (self.state, actions) == (was, ()), "nothing happens after the end"
         for at, action in enumerate(actions):
             self.do(action, event, last=at == len(actions) - 1, at=getattr(event, "at", EARLY))
+        if isinstance(event, steps.Heard):
+            self.heard = True
         if isinstance(event, steps.Heard | steps.Ready) and event.at <= self.expires:
             self.expires = math.inf
         if self.state.phase is Phase.OVER and not self.over:
@@ -69,7 +78,11 @@ class Driver:
         leg = type(self.leg)
         match kind:
             case steps.Nobody:
-                return self.state.phase in (Phase.PREFILL, Phase.DECODE) and self.leg is None
+                return self.leg is not None and not self.sent
+            case steps.Again:
+                return self.waits
+            case steps.Declined:
+                return leg is steps.Decode and self.sent and not self.heard
             case steps.Prefilled:
                 return leg is steps.Prefill
             case steps.Connected | steps.Refused | steps.Exhausted:
@@ -95,13 +108,18 @@ class Driver:
                 assert last, "what a leg reports at once must find nothing left to do"
                 assert self.leg is None, "one leg at a time"
                 assert not self.answers, "nothing begins after a response began"
-                self.leg, self.sent = action, False
+                self.leg, self.sent, self.heard, self.waits = action, False, False, False
                 if isinstance(action, steps.Prefill):
                     self.handed = False
                     self.expires = math.inf
                 else:
                     assert action.kv == self.handed, "a result goes along exactly if there is one"
                     self.expires = self.expires if action.kv else math.inf
+            case steps.Wait():
+                assert last
+                assert self.leg is None
+                assert self.handed, "only a result is worth a wait"
+                self.waits = True
             case steps.Send(kv):
                 assert isinstance(self.leg, steps.Decode)
                 assert not self.sent
@@ -160,6 +178,9 @@ def events(legs=("p0", "d0", "d1")):
         yield steps.Broken(engine, "status", "x", unavailable=True)
         yield steps.Broken(engine, "reset", "x", doubtful=True)
         yield steps.Answered(engine)
+    yield steps.Declined("d0")
+    yield steps.Again(EARLY)
+    yield steps.Again(LATE)
     yield steps.Broken("d0", "error_event", "x")
     yield steps.Broken("d0", "busy", "x")
     yield steps.Broken(prefill, "busy", "x")
