@@ -43,6 +43,7 @@ MOST_SEQUENCES = 1 << 16
 """Of one request; what asks for more is not served by any engine."""
 
 _STATE = "eldr_limit"
+_COMPLETIONS = "/v1/completions"
 _ROWS = 64
 _BYTES = _ROWS * 8
 
@@ -191,11 +192,11 @@ class EngineLimit:
             bound.changed(count)
             await _answer(reporting, 200, {"v": 1, "in_flight": count, "limit": bound.limit})
         elif scope["method"] == "POST" and path in GENERATES:
-            await self._generate(bound, scope, receive, reporting)
+            await self._generate(bound, path, scope, receive, reporting)
         else:
             await self._app(scope, receive, reporting)
 
-    async def _generate(self, bound: Bound, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _generate(self, bound: Bound, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await _body_of(receive)
         except _BadBodyError as error:
@@ -205,7 +206,7 @@ class EngineLimit:
             return
         headers = dict(scope["headers"])
         in_flight = bound.in_flight
-        sequences = _number(headers.get(_SEQUENCES)) or sequences_of(body)
+        sequences = _number(headers.get(_SEQUENCES)) or sequences_of(path, body)
         limit = min(_number(headers.get(_LIMIT)) or bound.limit, bound.limit)
         if sequences and not in_flight.take(sequences, limit):
             count = in_flight.count
@@ -264,14 +265,15 @@ async def _body_of(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def sequences_of(body: bytes) -> int:
+def sequences_of(path: str, body: bytes) -> int:
     """Return how many sequences an engine runs for a request: its prompts times its choices; 1 for a body that it cannot read.
 
-    Beams cannot be streamed: vLLM rejects such a request whatever else it says. Routers have prefill results freed so, on full engines too.
+    Numbers are read as leniently as vLLM does. A completion that streams beams runs none: vLLM rejects it whatever else it says, and
+    routers have prefill results freed so, on full engines too.
     """
     try:
         fields = json.loads(body)
-        if fields.get("use_beam_search") and fields.get("stream"):
+        if path == _COMPLETIONS and fields.get("use_beam_search") is True and fields.get("stream") is True:
             return 0
         choices = max(1, _choices(fields), _choices(fields.get("sampling_params")))
         return min(max(1, _prompts(fields)) * choices, MOST_SEQUENCES)
@@ -289,7 +291,10 @@ def _prompts(fields: dict[str, Any]) -> int:
 
 def _choices(fields: Any) -> int:
     choices = fields.get("n") if isinstance(fields, dict) else None
-    return choices if isinstance(choices, int) else 1
+    try:
+        return int(choices or 1)
+    except (ValueError, TypeError, OverflowError):
+        return 1
 
 
 def _number(header: bytes | None) -> int:

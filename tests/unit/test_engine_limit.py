@@ -14,6 +14,7 @@ import pytest
 from eldr import engine_limit
 from eldr.contract import PATH_LOAD
 from eldr.engine_limit import Bound, EngineLimit, InFlight, hold_to, sequences_of
+from eldr_router.plan.bodies import freeing_body
 
 BODY = b'{"prompt": "a", "max_tokens": 8}'
 
@@ -261,8 +262,15 @@ async def test_many_clients_are_never_more_than_the_limit():
         (b'{"input": ["a", "b"]}', 1),
         (b'{"prompt": "a", "n": null}', 1),
         (b'{"prompt": "a", "n": -2}', 1),
-        (b'{"prompt": "a", "n": "7"}', 1),
-        (b'{"prompt": "a", "n": 1e3}', 1),
+        (b'{"prompt": "a", "n": "7"}', 7),
+        (b'{"prompt": "a", "n": 1e3}', 1000),
+        (b'{"prompt": "a", "n": "1e3"}', 1),
+        (b'{"prompt": "a", "n": 1e999}', 1),
+        (b'{"prompt": "a", "n": [3]}', 1),
+        (b'{"prompt": "a", "n": true}', 1),
+        (b'{"prompt": "a", "n": 1, "n": 6}', 6),
+        (b'{"prompt": "a", "use_beam_search": true, "n": 4}', 4),
+        (b'{"prompt": "a", "use_beam_search": "false", "stream": "true"}', 1),
         (b'{"prompt": "a", "n": 100000000000000000000000}', 1 << 16),
         (b'{"prompt": {"a": 1}}', 1),
         (b"[]", 1),
@@ -273,7 +281,22 @@ async def test_many_clients_are_never_more_than_the_limit():
     ],
 )
 def test_a_body_says_how_many_sequences_it_wants(body, sequences):
-    assert sequences_of(body) == sequences
+    assert sequences_of("/v1/completions", body) == sequences
+
+
+async def test_a_request_that_frees_a_result_passes_a_full_engine_and_no_other_one_does():
+    engine = Engine(limit=1)
+    tasks = [asyncio.create_task(engine.ask())]
+    await engine.settled()
+    frees = freeing_body({"do_remote_prefill": True})
+    tasks.append(asyncio.create_task(engine.ask(frees)))
+    await engine.settled()
+    assert (len(engine.heard), engine.in_flight.count) == (2, 1)
+    # vLLM streams the beams of a chat
+    assert (await engine.ask(frees, path="/v1/chat/completions"))[0] == 429
+    engine.go.set()
+    await asyncio.gather(*tasks)
+    assert engine.in_flight.count == 0
 
 
 # over processes
