@@ -93,7 +93,7 @@ PATH_COUNTS: Final = "/eldr/v1/counts"
 the limit, ``{"v": 1, "router": id, "seq": n, "term": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
 name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name; ``tokens``,
 if there are any: KV that its sequences are expected to hold, by decode name; ``held``, if there is any: by
-address, what routers that lapsed had in flight; ``widest``, ``kept`` and ``leaving`` where there is such. See ``docs/reference/admin-api.md``."""
+address, what routers that lapsed had in flight; ``kept`` and ``leaving`` where there is such. See ``docs/reference/admin-api.md``."""
 PATH_UNIONS: Final = "/eldr/v1/unions"
 """GET ``?of=id&since=n``, admin port, bearer token: what a router knows of the experts of its own sequences in flight,
 ``{"v": 1, "of": id, "version": n, "shape": [layers, experts, top_k, [layer, ...]] | null, "rows": {decode name:

@@ -100,16 +100,6 @@ async def test_the_first_come_is_the_first_served_before_its_prefill(start, no_t
         assert "eldr_router_wait_seconds_count 3.0" in page.text
 
 
-async def test_one_that_comes_later_does_not_overtake(start):
-    async with start("p0", "d0", settings=ONE, max_in_flight=2) as router, Busy(router, "d0"):
-        two = asyncio.ensure_future(ask(router, "two", n=2))  # one place is free, it wants two
-        await until(lambda: waiting(router) == 1, "it to wait")
-        one = asyncio.ensure_future(ask(router, "one"))
-        await until(lambda: waiting(router) == 2, "the other to wait")
-        two.cancel()  # then the next one goes on at once: it wants less
-        assert (await one).status_code == 200
-
-
 async def test_a_bound_and_a_deadline(start):
     settings = {"max_waiting": 2, "max_wait": 0.5}
     async with start("p0", "d0", settings=settings, max_in_flight=1) as router, Busy(router, "d0"):
@@ -140,14 +130,6 @@ async def test_who_may_wait_changes_without_a_restart(start):
         await router.configure(max_in_flight=1, max_waiting=0)
         assert waiting(router) == 1, "who waits goes on waiting"
         assert (await ask(router)).status_code == 429
-        busy.free()
-        assert (await waits).status_code == 200
-
-
-async def test_the_limit_falls_while_a_request_waits_for_more(start):
-    async with start("p0", "d0", settings=ONE, max_in_flight=2) as router, Busy(router, "d0") as busy:
-        (waits,) = await in_line(router, 1, n=2)
-        await router.configure(max_in_flight=1)
         busy.free()
         assert (await waits).status_code == 200
 
@@ -284,16 +266,6 @@ async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_pat
         gives.set()  # before, the first might have got that place while the second was idle
         assert (await ask(first)).status_code == 429
         assert first.counter("rejected", reason="full") == 1
-
-
-@pytest.mark.patches
-async def test_who_waits_for_another_router_holds_up_nobody_who_wants_less(tmp_path, gives, monkeypatch):
-    monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
-    async with two_routers(tmp_path, busy=3) as first:
-        (large,) = await in_line(first, 1, n=4)
-        assert (await ask(first)).status_code == 200, "one of its own four places is free"
-        gives.set()
-        assert (await large).status_code == 200
 
 
 @pytest.mark.patches

@@ -104,15 +104,17 @@ async def test_a_request_takes_the_room_of_all_its_sequences(start, fields, sequ
         await until(lambda: router.in_flight() == {"p0": 0, "d0": 0}, "the room to be given back")
 
 
-async def test_more_sequences_than_an_engine_may_have_get_an_engine_of_their_own(start):
+async def test_one_free_place_is_enough_for_more_sequences_than_an_engine_may_have(start):
     async with start("p0", "d0", "d1", max_in_flight=4) as router:
         release = asyncio.Event()
         for engine in (router["d0"], router["d1"]):
-            engine.script.append(slow(release))
+            engine.script.extend(slow(release) for _ in range(4))
         small = asyncio.ensure_future(router.post(stream=True))
         await until(lambda: sum(router.in_flight().values()) == 1, "one engine to be busy")
         large = asyncio.ensure_future(router.post(stream=True, n=1000))
-        await until(lambda: sorted(router.in_flight().values()) == [0, 1, 4], "the other to be taken")
-        assert (await router.post(n=1000)).status_code == 429
+        await until(lambda: sorted(router.in_flight().values()) == [0, 1, 1000], "the other to be taken")
+        fills = [asyncio.ensure_future(router.post(stream=True)) for _ in range(3)]
+        await until(lambda: sorted(router.in_flight().values()) == [0, 4, 1000], "the first to be full")
+        assert (await router.post(n=2)).status_code == 429
         release.set()
-        assert {(await small).status_code, (await large).status_code} == {200}
+        assert {(await each).status_code for each in (small, large, *fills)} == {200}

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from eldr_router.plan.members import LAPSE_SECONDS, STOPPED_SECONDS, Address
 from eldr_router.plan.shares import Shares
@@ -77,7 +75,7 @@ class World:
     def alive(self, node: Node) -> bool:
         return any(node is other for other in self.nodes.values())
 
-    def step(self, letter: Letter, widest: Mapping[str, int] = MappingProxyType({})) -> None:
+    def step(self, letter: Letter) -> None:
         """A question arrives, or its answer does."""
         node, shares = letter.node, letter.node.shares
         if not letter.answered:
@@ -85,7 +83,6 @@ class World:
             letter.lost = target is not None and target.stopped
             if target is not None and not target.stopped:
                 letter.report = target.shares.report(shares.router, flights(target), 0)
-                letter.report = letter.report._replace(widest=widest.get(target.shares.router, 0))
             letter.answered = True
             return
         self.letters.remove(letter)
@@ -141,8 +138,8 @@ class World:
     def wake(self, address: Address) -> None:
         self.nodes[address].stopped = False
 
-    def talk(self, rounds: int = 8, *, widest: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Messages flow again: everybody hears everybody, and knows list and limit, and the largest request that waits where."""
+    def talk(self, rounds: int = 8) -> None:
+        """Messages flow again: everybody hears everybody, and knows list and limit."""
         self.letters.clear()
         for _ in range(rounds):
             for address, node in self.running().items():
@@ -151,7 +148,7 @@ class World:
                 for to in self.listed:
                     self.ask(address, to)
             while self.letters:
-                self.step(self.letters[0], widest)
+                self.step(self.letters[0])
 
     def lend(self, busy: Node, rounds: int = 12) -> None:
         """One router takes all that it may have, and the others give it what they can."""

@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 
-def grants(
-    own: str,
-    free: Mapping[str, int],
-    demand: Mapping[str, float],
-    widest: Mapping[str, int] = MappingProxyType({}),
-) -> dict[str, int]:
+def grants(own: str, free: Mapping[str, int], demand: Mapping[str, float]) -> dict[str, int]:
     """Return what router ``own`` gives to each other router.
 
     Free room should be spread as the demand is. A router lacks room when it has less than half of its part: so demand
-    that merely fluctuates moves nothing to and fro. Nobody gives his last place: requests may come to him as well. A single
-    request of many sequences needs one engine, so it gets all else while it waits, if that is enough; of several such, one
-    after the other.
+    that merely fluctuates moves nothing to and fro. Nobody gives his last place: requests may come to him as well.
 
     Parameters
     ----------
@@ -31,23 +23,15 @@ def grants(
         Room on the engine by router, below zero for one that holds more than its rights.
     demand : mapping
         Weight of each router, above zero.
-    widest : mapping
-        Sequences of the largest request that each router has no engine for.
     """
     total = sum(max(0, room) for room in free.values())
-    most = total - len(free) + 1
-    if waits := [router for router in free if max(1, free[router]) < widest.get(router, 0) <= most]:
-        waits_first = max(waits, key=lambda router: (widest[router], router))
-        part = dict.fromkeys(free, 1.0) | {waits_first: float(widest[waits_first])}
-        lack = {waits_first: widest[waits_first] - free[waits_first]}
-    else:
-        weight = sum(demand[router] for router in free)
-        part = {router: total * demand[router] / weight for router in free}
-        lack = {
-            router: math.floor(part[router]) - free[router]
-            for router in free
-            if math.floor(part[router]) >= 1 and free[router] < part[router] / 2
-        }
+    weight = sum(demand[router] for router in free)
+    part = {router: total * demand[router] / weight for router in free}
+    lack = {
+        router: math.floor(part[router]) - free[router]
+        for router in free
+        if math.floor(part[router]) >= 1 and free[router] < part[router] / 2
+    }
     spare = {router: free[router] - max(1, math.floor(part[router])) for router in free}  # never the last one
     if spare[own] <= 0 or not lack:
         return {}

@@ -43,8 +43,6 @@ def write_report(report: Report) -> dict[str, Any]:
     }
     if report.tokens:
         fields["tokens"] = dict(report.tokens)
-    if report.widest > 1:
-        fields["widest"] = report.widest
     if report.held:  # seldom
         fields["held"] = {address: dict(counts) for address, counts in report.held.items()}
     if report.leaving:
@@ -80,7 +78,6 @@ def read_report(status: int, body: bytes) -> Report:
             held={str(at): _counts(counts) for at, counts in fields.get("held", {}).items()},
             tokens=_counts(fields.get("tokens", {})),  # routers of older versions tell none
             leaving=fields.get("leaving") is True,
-            widest=_count(fields.get("widest", 0)),
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None

@@ -267,7 +267,6 @@ class Shares:
         in_flight: Mapping[str, int],
         waiting: int,
         *,
-        widest: int = 0,
         admitted: int = 0,
         leaving: bool = False,
     ) -> None:
@@ -277,8 +276,6 @@ class Shares:
         ----------
         waiting : int
             Sequences without an engine.
-        widest : int
-            Those of the largest such request.
         admitted : int
             Those of them that have a place reserved on some engine: it is not spare.
         """
@@ -289,7 +286,6 @@ class Shares:
         count = max(1, len(in_flight))
         demand = {r.router: 1 + (sum(r.in_flight.values()) + r.waiting) / count for r in others}
         demand[self.router] = 1 + (sum(in_flight.values()) + waiting) / count
-        wide = {self.router: widest, **{r.router: r.widest for r in others}}
         left = sum(max(0, self.bound(engine) - own) for engine, own in in_flight.items()) - admitted
         for engine, own in in_flight.items():
             free = {self.router: self.bound(engine) - own}
@@ -297,9 +293,7 @@ class Shares:
                 if engine in r.rights:
                     coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
                     free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
-            chosen = (
-                given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand, wide)
-            )
+            chosen = given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand)
             for router, wanted in chosen.items():
                 number = max(0, min(wanted, left))
                 given = self._now.given.setdefault(router, {})

@@ -32,8 +32,7 @@ class Report(NamedTuple):
     """What a router says of itself to the router that asks.
 
     ``rights`` is what it may have on each engine under its view, ``granted`` what it gave to the asker in its ``term``,
-    ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too, and
-    ``widest`` those of the largest such request.
+    ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too.
     ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited. ``held`` is what members
     that left without a word had in flight when it last heard them, by their address. ``tokens`` of KV are what its
     sequences are expected to hold: they rank engines and tell which are full, and are not split. ``leaving`` says that it takes no new requests: room is lost on it.
@@ -52,7 +51,6 @@ class Report(NamedTuple):
     held: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     tokens: Mapping[str, int] = MappingProxyType({})
     leaving: bool = False
-    widest: int = 0
 
 
 @dataclass

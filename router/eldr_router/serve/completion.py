@@ -80,8 +80,7 @@ class Completion:
         self._lines = headers.lines(self._request)
         self._whole = bodies.unsplittable(body)
         if self._whole is not None:
-            # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
-            self._sequences = min(bodies.sequences(body), services.registry.most(self._table.max_in_flight))
+            self._sequences = bodies.sequences(body)
         self._client.attach(self)
         admission = services.queue.admit(self, self._sequences)
         if admission is not None:

@@ -1,15 +1,13 @@
 """Requests that wait for room on a decode engine, in the order of their arrival, before anything is spent on them.
 
 They never wait after a prefill: its result's lease would run out meanwhile. Room is given out here alone while somebody
-waits, and each place is reserved in the step that looks for it. Nobody overtakes, but for one case: while a request waits for many
-places on one engine, that engine is left to it, and those behind it go to the others.
+waits, and each place is reserved in the step that looks for it. Nobody overtakes: one free place is enough for any request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -32,7 +30,6 @@ class Waiter(Protocol):
 
 
 class _Entry(NamedTuple):
-    number: int
     sequences: int
     since: float
     timer: asyncio.TimerHandle
@@ -63,10 +60,9 @@ class Queue:
         self._limit = limit
         self._bounds = bounds
         self._is_closed = False
-        self._entries: dict[Waiter, _Entry] = {}
-        # in the order of arrival, by the places that they want: who wants as much as one that finds no room finds none either
-        self._lines: dict[int, OrderedDict[Waiter, _Entry]] = defaultdict(OrderedDict)
-        self._numbers = itertools.count()
+        self._entries: OrderedDict[Waiter, _Entry] = (
+            OrderedDict()
+        )  # the first of a plain dict is slow to find again
         self._is_due = False
         metrics.waiting.set_function(lambda: len(self._entries))
         registry.on_room = self.wake
@@ -74,6 +70,7 @@ class Queue:
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
         """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
         limit, full = self._limit(), None
+        self._look()
         if not self._entries:
             try:
                 return self._registry.admit(limit, sequences)
@@ -84,36 +81,23 @@ class Queue:
                 full = error
         most, seconds = self._bounds()
         reason = "queue_full" if most and self._entries else "full"
-        if self._entries and len(self._entries) >= most:
-            # there may be room that those who wait cannot use, but who can goes first
-            self._look()
-            if (admission := self._registry.reserve(limit, sequences)) is not None:
-                return admission
-        if not most and self._registry.expects_room(limit, sequences):
+        if not most and self._registry.expects_room(limit):
             most, seconds = limit, SHARE_SECONDS
         if self._is_closed or len(self._entries) >= most:
             self._reject(reason)
             raise full or self._registry.full(limit, sequences)
         timer = self._loop.call_later(seconds, self._expire, waiter)
-        entry = _Entry(next(self._numbers), sequences, self._loop.time(), timer)
-        self._entries[waiter] = self._lines[sequences][waiter] = entry
+        self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
         self._registry.queued += sequences
-        self.wake()
         return None
 
     def leave(self, waiter: Waiter) -> None:
         """Let a request go that may be waiting."""
         entry = self._entries.pop(waiter, None)
         if entry is not None:
-            line = self._lines[entry.sequences]
-            del line[waiter]
-            if not line:
-                del self._lines[entry.sequences]
             entry.timer.cancel()
             self._registry.queued -= entry.sequences
             self._metrics.wait(self._loop.time() - entry.since)
-            self._registry.wide *= bool(self._entries)
-            self.wake()  # the next one may want less
 
     def wake(self) -> None:
         """Look for room soon: there may be some."""
@@ -130,31 +114,18 @@ class Queue:
             )
 
     def _look(self) -> None:
-        self._is_due, self._registry.wide = False, 0
-        # where nobody may wait for an engine, who wants more holds up nobody
-        self._registry.saves = self._bounds()[0] > 0
-        least = 0  # of those that found no room
-        while firsts := [
-            next(iter(line.items())) for size, line in self._lines.items() if not least or size < least
-        ]:
-            waiter, entry = min(firsts, key=lambda first: first[1])
-            sequences = self._wanted(entry)
-            admission = self._registry.reserve(self._limit(), sequences)
-            if admission is not None:
-                self.leave(waiter)
-                waiter.admitted(admission)
-                continue
-            least = entry.sequences
-            if sequences > 1 and not self._registry.wide:
-                self._registry.wide = sequences
-
-    def _wanted(self, entry: _Entry) -> int:
-        """Return the places that a request gets: those that it came for, or the most that it may have by now."""
-        return min(entry.sequences, self._registry.most(self._limit()))
+        self._is_due = False
+        while self._entries:
+            waiter, entry = next(iter(self._entries.items()))
+            admission = self._registry.reserve(self._limit(), entry.sequences)
+            if admission is None:
+                return
+            self.leave(waiter)
+            waiter.admitted(admission)
 
     def _expire(self, waiter: Waiter) -> None:
         try:
-            admission = self._registry.admit(self._limit(), self._wanted(self._entries[waiter]))
+            admission = self._registry.admit(self._limit(), self._entries[waiter].sequences)
         except RouterError as error:
             self._turn_away(waiter, "deadline", error)
             return

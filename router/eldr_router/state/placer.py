@@ -100,7 +100,7 @@ class Placer:
         domain: str | None = None,
         context: Context | None = None,
     ) -> Placement:
-        """Choose an engine with room for so many sequences and acquire its lease, in one step.
+        """Choose an engine with room and acquire its lease for so many sequences, in one step.
 
         ``domain`` is what the client says it belongs to. ``context`` is what it holds of KV; without it, nothing that counts.
 
@@ -153,16 +153,12 @@ class Placer:
             raise no_endpoint(ROLE_DECODE)
         # own bounds keep the limit over all routers; what the others have in flight, heard late, only ranks the engines
         limit = table.max_in_flight
-        room = self._registry.with_room(usable, limit, sequences)
+        room = self._registry.with_room(usable, limit)
         if not room:
             raise self._registry.full(limit, sequences, keep=keep)
         tokens: list[int] = []
         if context is not None:
             room, tokens = self._registry.fitting(room, context)
-        # the request was admitted, perhaps before another one waited for more places: it may have no other engine
-        if (spare := self._registry.spare(room, limit, sequences)) is not room and spare:
-            tokens = [held for endpoint, held in zip(room, tokens, strict=False) if endpoint in spare]
-            room = spare
         field = Field(
             [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
             tokens=tokens, context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,

@@ -39,10 +39,6 @@ class Registry:
     ----------
     queued : int
         Sequences of requests that wait to be admitted.
-    wide : int
-        Sequences of the first request that waits for so many places on one engine; 0 if none does.
-    saves : bool
-        Whether an engine is left to it.
     on_room : callable
         Called where decode engines may have room that they had not.
     contexts : Contexts
@@ -58,10 +54,8 @@ class Registry:
         self.contexts = Contexts()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._lacked: tuple[float, int] = (0.0, 0)
-        self._widest = 0  # sequences of the largest request of those
         self._draining: list[Endpoint] = []
-        self._undecided = self.queued = self.wide = 0
-        self.saves = False
+        self._undecided = self.queued = 0
         self.on_room: Callable[[], None] = lambda: None
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
         self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
@@ -119,8 +113,7 @@ class Registry:
             return None
         prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
         decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
-        decode = self.with_room(decode, limit, 1) or decode
-        decode = self.spare(decode, limit, 1) or decode
+        decode = self.with_room(decode, limit) or decode
         if refused or broken:  # rather a result from elsewhere than a decode engine that does it all
             keys = [each.spec.kv for each in prefill]
             paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
@@ -199,20 +192,11 @@ class Registry:
         self.shares.awake(self._clock())
         return min(limit, self.shares.bound(endpoint.name))
 
-    def with_room(self, endpoints: Iterable[Endpoint], limit: int, sequences: int) -> list[Endpoint]:
-        """Return the engines on which this router may have so many sequences more."""
+    def with_room(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
+        """Return the engines on which this router may have a request more, however many sequences it runs."""
         if self.shares.alone:  # nearly always; each engine's bound is the limit then
-            most = limit - sequences
-            return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
-        return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
-
-    def spare(self, endpoints: list[Endpoint], limit: int, sequences: int) -> list[Endpoint]:
-        """Return the engines without the one that is left to a request which waits for more places."""
-        if sequences >= self.wide or not self.saves:  # nearly always
-            return endpoints
-        could = [endpoint for endpoint in endpoints if self.bound(endpoint, limit) >= self.wide]
-        saved = max(could, key=lambda each: self.bound(each, limit) - each.in_flight, default=None)
-        return [endpoint for endpoint in endpoints if endpoint is not saved]
+            return [endpoint for endpoint in endpoints if endpoint.in_flight < limit]
+        return [e for e in endpoints if e.in_flight < self.bound(e, limit)]
 
     def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
@@ -244,10 +228,6 @@ class Registry:
         told = {endpoint.keeps_deadlines for endpoint in self._endpoints[ROLE_DECODE].values()}
         deadlines = False if False in told else True if told == {True} else None
         self.shares.pass_time(self._clock(), deadlines=deadlines)
-
-    def most(self, limit: int) -> int:
-        """Return how many sequences of an engine's limit one request may ask for: other routers never give their last."""
-        return max(1, limit - len(self.shares.view.members) + 1)
 
     def peer_ages(self) -> dict[Address, float]:
         """Return the seconds since each other router was heard, of those that ever were."""
@@ -281,23 +261,19 @@ class Registry:
         raise self.full(limit, sequences)
 
     def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
-        """Reserve room on decode engines, None where there is not enough."""
+        """Reserve a place on some decode engine, None where there is none; a request of several sequences counts all of them."""
         try:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
         except RouterError:
             return None
-        decode = self.spare(decode, limit, sequences)
-        if sequences > 1 and not self.with_room(decode, limit, sequences):
-            return None  # they need one engine
-        wanted = self._undecided + sequences
+        wanted = self._undecided + 1
         for endpoint in decode:
             wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
             if wanted <= 0:
-                self._widest *= sequences < self._widest
                 return Admission(self, sequences)
         return None
 
-    def expects_room(self, limit: int, sequences: int) -> bool:
+    def expects_room(self, limit: int) -> bool:
         """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
         now, is_alone = self._clock(), len(self.shares.view.members) == 1
         if self.shares.is_stuck(now) or (is_alone and not self.shares.awaited):
@@ -312,7 +288,7 @@ class Registry:
         kept = [self.shares.kept(endpoint.name, silent) for endpoint in decode]
         totals = self.totals(decode)
         room = [max(0, most - total - lost) for total, lost in zip(totals, kept, strict=True)]
-        return sum(room) >= promised + sequences and max(room, default=0) >= sequences
+        return sum(room) > promised
 
     def full(self, limit: int, sequences: int, *, keep: bool = True) -> RouterError:
         """Return the 429 for a request that finds no room, and with ``keep`` remember the demand."""
@@ -321,7 +297,6 @@ class Registry:
         fresh = now - since < _LACK_SECONDS
         if keep:
             self._lacked = (since, lacked + sequences) if fresh else (now, sequences)
-            self._widest = max(sequences, self._widest) if fresh else sequences
         routers, awaited = len(self.shares.view.members), self.shares.awaited
         if awaited:
             why = f"this router waits for {', '.join(awaited)} to confirm its share of max_in_flight={limit}"
@@ -338,12 +313,6 @@ class Registry:
         return self._undecided + self.queued + (lacked if self._clock() - since < _LACK_SECONDS else 0)
 
     @property
-    def widest(self) -> int:
-        """Sequences of the largest request that lacks room, or did lately; 0 for none."""
-        lately = self._widest if self._clock() - self._lacked[0] < _LACK_SECONDS else 0
-        return max(self.wide, lately)
-
-    @property
     def is_busy(self) -> bool:
         """Whether this router or another one has decode sequences, or waits for some."""
         if self.waiting or any(self.counts().values()):
@@ -354,17 +323,13 @@ class Registry:
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""
         return self.shares.report(asker, self.counts(), self.waiting)._replace(
-            prefill=self.counts(ROLE_PREFILL),
-            tokens=self.tokens(),
-            widest=self.widest,
+            prefill=self.counts(ROLE_PREFILL), tokens=self.tokens()
         )
 
     def give(self, *, leaving: bool = False) -> None:
         """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
         waiting = self._undecided if leaving else self.waiting
-        self.shares.give(
-            self.counts(), waiting, widest=self.widest, admitted=self._undecided, leaving=leaving
-        )
+        self.shares.give(self.counts(), waiting, admitted=self._undecided, leaving=leaving)
 
 
 class Admission:

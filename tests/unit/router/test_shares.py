@@ -375,29 +375,3 @@ def test_grants_follow_demand_and_leave_small_differences_alone():
     assert grants("a", {"a": 1, "b": 1, "c": 0}, {**even, "c": 20.0}) == {}, "nobody gives the last one"
     assert grants("a", {"a": 2, "b": 2, "c": 0}, {**even, "c": 20.0}) == {"c": 1}
     assert grants("a", {"a": 0, "b": -3}, even) == {}
-
-
-def test_one_request_of_many_sequences_lacks_room_on_one_engine():
-    even, free = dict.fromkeys("ab", 1.0), {"a": 128, "b": 128}
-    assert grants("a", free, even, {"b": 100}) == {}, "there is room for it"
-    assert grants("a", free, even, {"b": 150}) == {"b": 22}
-    assert grants("a", free, even, {"b": 255}) == {"b": 127}, "nobody gives the last one"
-    assert grants("a", free, even, {"b": 256}) == {}, "it would be in vain"
-    assert grants("a", free, even, {"a": 150, "b": 150}) == {"b": 22}
-    assert grants("b", free, even, {"a": 150, "b": 150}) == {}, "one after the other"
-    assert grants("a", {"a": 1, "b": 0}, even, {"b": 1}) == {}
-
-
-@pytest.mark.parametrize("sequences", [9, 15])
-def test_a_request_of_more_sequences_than_an_even_part_gets_room(sequences):
-    world = World(limit=16)
-    here, other = (world.start(place) for place in range(2))
-    world.talk()
-    for _ in range(4):
-        for node in (here, other):
-            node.shares.give(flights(node), 0)
-        world.talk(1, widest={here.shares.router: sequences})
-    assert world.admit(here, "d0", sequences)
-    here.flights.clear()
-    world.lend(other)
-    assert other.flights["d1"] >= 8, "room comes back to where it is needed"
