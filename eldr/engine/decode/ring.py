@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import mmap
 import os
 import re
 import struct
-import time
 import uuid
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
-
-logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
 _MAGIC = b"eldrring"
 _HEADER = struct.Struct("<8s16sQQ")  # magic, boot, slots, bytes per slot
@@ -30,8 +25,6 @@ _COUNT = struct.Struct("<Q")
 _START = 64
 _SLOT = struct.Struct("<QII")  # number + 1 (0: being written), length, checksum
 _PREFIX = "eldr-activations-"
-_LOCK = "eldr-engine-{uid}.lock"  # per user: another one's could not be opened, nor that one's rings swept
-_POLL = 0.05  # seconds
 
 
 def path_of(engine: str, folder: Path = Path("/dev/shm")) -> Path:  # noqa: S108 - shared memory is the point
@@ -62,8 +55,6 @@ class RingWriter:
         Records kept.
     slot_bytes : int
         Longest record.
-    patience : float
-        Seconds to wait for other writers that start. After that the ring is made without sweeping.
 
     Raises
     ------
@@ -71,24 +62,22 @@ class RingWriter:
         If the shared memory cannot be had; mount a larger ``/dev/shm``.
     """
 
-    def __init__(self, path: Path, slots: int, slot_bytes: int, *, patience: float = 5.0) -> None:
+    def __init__(self, path: Path, slots: int, slot_bytes: int) -> None:
         stride = -(-(slot_bytes + _SLOT.size) // 8) * 8
         self._path = path
-        with _alone(path.parent, patience) as alone:
-            if alone:
-                _sweep(path.parent)
-            self._fd, beside = _create(path)  # locked while the writer lives
-            try:
-                # reserved, not sparse: a full /dev/shm must fail here, not kill the engine by a signal later
-                os.posix_fallocate(self._fd, 0, _START + slots * stride)
-                self._memory = mmap.mmap(self._fd, 0)
-            except OSError:
-                os.close(self._fd)
-                beside.unlink(missing_ok=True)
-                raise
-            self._slots, self._stride, self._written = slots, stride, 0
-            self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, uuid.uuid4().bytes, slots, stride)
-            beside.replace(path)
+        _sweep(path.parent)
+        self._fd, beside = _create(path)  # locked while the writer lives
+        try:
+            # reserved, not sparse: a full /dev/shm must fail here, not kill the engine by a signal later
+            os.posix_fallocate(self._fd, 0, _START + slots * stride)
+            self._memory = mmap.mmap(self._fd, 0)
+        except OSError:
+            os.close(self._fd)
+            beside.unlink(missing_ok=True)
+            raise
+        self._slots, self._stride, self._written = slots, stride, 0
+        self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, uuid.uuid4().bytes, slots, stride)
+        beside.replace(path)
 
     def write(self, record: bytes) -> bool:
         """Append a record; False if it is longer than a slot."""
@@ -170,32 +159,6 @@ def _checksum(number: int, record: bytes) -> int:
     return zlib.crc32(record, number & 0xFFFFFFFF)
 
 
-@contextlib.contextmanager
-def _alone(folder: Path, patience: float) -> Iterator[bool]:
-    """Keep other writers waiting while this one sweeps; False if it had no turn.
-
-    Whatever runs as this user can hold the lock, so it is waited for some seconds only, and an engine starts without it.
-    """
-    path, last = folder / _LOCK.format(uid=os.geteuid()), time.monotonic() + patience
-    try:
-        # never removed: a lock on a file that has no name any more keeps nobody out
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        logger.warning("%s: %s; rings of killed engines stay this time", path, error.strerror)
-        yield False
-        return
-    try:
-        held = _lock(fd)
-        while not held and time.monotonic() < last:
-            time.sleep(_POLL)
-            held = _lock(fd)
-        if not held:
-            logger.warning("%s: held for %g s; rings of killed engines stay this time", path, patience)
-        yield held
-    finally:
-        os.close(fd)
-
-
 def _create(path: Path) -> tuple[int, Path]:
     """Create a locked file beside a path; return its descriptor and name."""
     while True:
@@ -203,9 +166,7 @@ def _create(path: Path) -> tuple[int, Path]:
         fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if _lock(fd) and os.fstat(fd).st_nlink:
             return fd, beside
-        os.close(
-            fd
-        )  # swept before it was locked: by an engine of another user, or because this one had no turn
+        os.close(fd)  # another engine that starts swept it before it was locked
 
 
 def _lock(fd: int) -> bool:

@@ -5,20 +5,11 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 
 import pytest
 
 from eldr.engine.decode.records import page
 from eldr.engine.decode.ring import RingReader, RingWriter, path_of
-
-
-def rings(folder):
-    return [path for path in folder.iterdir() if path != lock_of(folder)]
-
-
-def lock_of(folder):
-    return folder / f"eldr-engine-{os.geteuid()}.lock"
 
 
 @pytest.fixture
@@ -85,38 +76,19 @@ def test_the_ring_of_a_killed_writer_is_removed_by_the_next_one_that_of_a_living
     child.close()
     assert path_of("killed", tmp_path).exists()
     RingWriter(path_of("next", tmp_path), slots=4, slot_bytes=64).close()
-    assert rings(tmp_path) == [path_of("i", tmp_path)]
+    assert list(tmp_path.iterdir()) == [path_of("i", tmp_path)]
 
 
 def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(tmp_path, monkeypatch):
-    flock, fallocate, second = fcntl.flock, os.posix_fallocate, threading.Event()
-    writers = {}
+    fallocate, writers = os.posix_fallocate, {}
 
-    def watched_flock(fd, operation):
-        try:
-            flock(fd, operation)
-        except BlockingIOError:
-            if threading.current_thread() is other:
-                second.set()  # it waits for its turn
-            raise
-
-    def slow_fallocate(*args):
+    def another_one_starts_meanwhile(*args):
+        monkeypatch.setattr("os.posix_fallocate", fallocate)
+        writers["other"] = RingWriter(path_of("other", tmp_path), slots=4, slot_bytes=64)
         fallocate(*args)
-        if threading.current_thread() is not other:
-            other.start()
-            assert second.wait(60)
 
-    def start():
-        try:
-            writers["other"] = RingWriter(path_of("other", tmp_path), slots=4, slot_bytes=64, patience=60)
-        finally:
-            second.set()
-
-    other = threading.Thread(target=start)
-    monkeypatch.setattr("fcntl.flock", watched_flock)
-    monkeypatch.setattr("os.posix_fallocate", slow_fallocate)
+    monkeypatch.setattr("os.posix_fallocate", another_one_starts_meanwhile)
     writers["one"] = RingWriter(path_of("one", tmp_path), slots=4, slot_bytes=64)
-    other.join(60)
     for name, writer in writers.items():
         assert writer.write(b"record")
         reader = RingReader(path_of(name, tmp_path))
@@ -124,44 +96,7 @@ def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(t
         reader.close()
         writer.close()
     assert sorted(writers) == ["one", "other"]
-    assert not rings(tmp_path)
-
-
-@pytest.fixture
-def killed(tmp_path):
-    """Return a ring that its writer left behind."""
-    path = path_of("killed", tmp_path)
-    path.write_bytes(bytes(4096))
-    return path
-
-
-def test_a_lock_that_another_process_holds_for_good_keeps_no_engine_from_starting(tmp_path, killed, caplog):
-    with lock_of(tmp_path).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ring = RingWriter(path_of("late", tmp_path), slots=4, slot_bytes=64, patience=0.2)
-    assert f"{lock_of(tmp_path)}: held for 0.2 s; rings of killed engines stay this time" in caplog.text
-    assert ring.write(b"record")
-    assert killed.exists()  # nobody sweeps out of turn
-    RingWriter(path_of("next", tmp_path), slots=4, slot_bytes=64).close()
-    assert rings(tmp_path) == [path_of("late", tmp_path)]
-    ring.close()
-
-
-def test_a_lock_on_the_folder_itself_means_nothing(tmp_path, killed, caplog):
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    RingWriter(path_of("i", tmp_path), slots=4, slot_bytes=64).close()
-    os.close(fd)
-    assert not killed.exists()
-    assert not caplog.text
-
-
-def test_a_lock_that_cannot_be_opened_keeps_no_engine_from_starting(tmp_path, killed, caplog):
-    lock_of(tmp_path).symlink_to(tmp_path / "elsewhere")
-    RingWriter(path_of("i", tmp_path), slots=4, slot_bytes=64).close()
-    assert killed.exists()
-    assert f"{lock_of(tmp_path)}: " in caplog.text
-    assert not (tmp_path / "elsewhere").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("locked", [False, True])
@@ -189,7 +124,7 @@ def test_a_ring_that_is_swept_before_its_writer_has_locked_it_is_made_again(tmp_
     if locked:
         os.close(swept[0])
     assert len(swept) == 1
-    assert not rings(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def _start(folder, name, barrier, go):
