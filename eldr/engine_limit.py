@@ -216,7 +216,19 @@ class EngineLimit:
             await _answer(send, 429, _error(429, "overloaded_error", text), head)
             return
         bound.changed(in_flight.count)
-        sent = False
+        sent = over = False
+
+        def leave() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                in_flight.give(sequences)
+                bound.changed(in_flight.count)
+
+        async def answering(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                leave()  # before the client hears the end: it may ask again at once
+            await send(message)
 
         async def replay() -> Message:
             nonlocal sent
@@ -226,10 +238,9 @@ class EngineLimit:
             return {"type": "http.request", "body": body, "more_body": False}
 
         try:
-            await self._app(scope, replay, send)
+            await self._app(scope, replay, answering)
         finally:
-            in_flight.give(sequences)
-            bound.changed(in_flight.count)
+            leave()
 
 
 _SEQUENCES, _LIMIT, _LOAD, _FULL = (

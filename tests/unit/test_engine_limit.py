@@ -208,6 +208,23 @@ async def test_a_body_that_does_not_come_or_does_not_end_is_refused(monkeypatch)
     assert engine.heard == []
 
 
+async def test_who_hears_the_end_of_an_answer_finds_the_place_free():
+    engine = Engine(limit=1)
+    engine.go.set()
+    counts = []
+    ask, scope = engine.app, {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+
+    async def receive():
+        return {"type": "http.request", "body": BODY, "more_body": False}
+
+    async def send(message):
+        counts.append((message["type"], engine.in_flight.count))
+
+    await ask(scope, receive, send)
+    assert counts == [("http.response.start", 1), ("http.response.body", 0)]
+    assert engine.in_flight.count == 0
+
+
 async def test_whoever_goes_leaves_no_count_behind():
     engine = Engine(limit=5)
     tasks = [asyncio.create_task(engine.ask()) for _ in range(5)]
