@@ -1,7 +1,10 @@
 """Dry runs of placements."""
 
+import asyncio
+
 import pytest
 
+from tests.fakes.engines import slow
 from tests.router.conftest import signature
 from tests.router.test_control import GOOD
 from tests.support.router import AUTH
@@ -52,9 +55,14 @@ async def test_similarities_and_the_band_are_told(start, tmp_path):
 
 async def test_what_the_client_would_be_told(start):
     async with start("p0", "d0", max_in_flight=1) as router:
-        got = (await ask(router, {"sequences": 2})).json()
-        assert got["choice"] is None
-        assert got["error"]["status"] == 429
+        assert (await ask(router, {"sequences": 2})).json()["choice"] == "d0", "one place is enough"
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        async with router.stream():
+            got = (await ask(router, {"sequences": 2})).json()
+            assert got["choice"] is None
+            assert got["error"]["status"] == 429
+            release.set()
         assert (await ask(router, {"eldr": {"v": 9}})).json()["signature"] == "wire_error"
 
 

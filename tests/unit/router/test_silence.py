@@ -159,11 +159,11 @@ def fill(registry):
 def test_room_of_a_router_that_fell_silent_is_not_expected():
     registry = heard_once(decode=(0, 0))
     fill(registry)
-    assert registry.expects_room(LIMIT, 1)
+    assert registry.expects_room(LIMIT)
     registry._clock.now += loads.STALE_SECONDS + 0.1
-    assert not registry.expects_room(LIMIT, 1)
+    assert not registry.expects_room(LIMIT)
     tell(registry, AT, "b", decode=(0, 0), seq=3)
-    assert registry.expects_room(LIMIT, 1)
+    assert registry.expects_room(LIMIT)
 
 
 def test_room_that_a_router_left_behind_is_not_expected():
@@ -173,30 +173,23 @@ def test_room_that_a_router_left_behind_is_not_expected():
         tell(registry, AT, "b", decode=(27, 27), seq=seq)
     fill(registry)
     assert [endpoint.in_flight for endpoint in registry.endpoints(ROLE_DECODE)] == [28, 28]
-    assert not registry.expects_room(LIMIT, 1)
+    assert not registry.expects_room(LIMIT)
     tell(registry, AT, "b", decode=(10, 27), seq=5)
-    assert registry.expects_room(LIMIT, 1)
-
-
-def test_room_for_many_sequences_is_expected_on_one_engine_only():
-    registry = heard_once(decode=(0, 0))
-    fill(registry)
-    assert registry.expects_room(LIMIT, 127)
-    assert not registry.expects_room(LIMIT, 128), "127 places on each of two engines"
+    assert registry.expects_room(LIMIT)
 
 
 def test_no_room_is_expected_while_somebody_silent_must_confirm_it():
     registry = make(AT, THIRD)
     for seq in (1, 2):
         tell(registry, AT, "b", decode=(0, 0), seq=seq)
-    assert registry.expects_room(LIMIT, 1), "the third one has just been asked"
+    assert registry.expects_room(LIMIT), "the third one has just been asked"
     registry.shares.silent(THIRD, "timeout")
-    assert not registry.expects_room(LIMIT, 1)
+    assert not registry.expects_room(LIMIT)
     registry.shares.refused(THIRD)
     tell(registry, AT, "b", decode=(0, 0), seq=3)
     assert not registry.shares.awaited
     fill(registry)
-    assert registry.expects_room(LIMIT, 1)
+    assert registry.expects_room(LIMIT)
 
 
 def test_who_has_just_gone_is_waited_for_and_who_is_silent_for_long_is_not():
@@ -204,6 +197,6 @@ def test_who_has_just_gone_is_waited_for_and_who_is_silent_for_long_is_not():
     registry.shares.silent(THIRD, "timeout")
     registry.shares.set_limit(LIMIT - 1)  # what it must confirm, too
     assert registry.shares.awaited == ["b:1", "c:1"]
-    assert registry.expects_room(LIMIT - 1, 1)
+    assert registry.expects_room(LIMIT - 1)
     registry._clock.now += loads.STALE_SECONDS + 0.1
-    assert not registry.expects_room(LIMIT - 1, 1)
+    assert not registry.expects_room(LIMIT - 1)
