@@ -133,7 +133,8 @@ def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, t
     """Each of them may fill every engine: what is too much comes back and goes elsewhere, with its one prefill."""
     p, d0, d1 = fleet.up("p", "d0", "d1")
     urls = {engine.name: engine.url for engine in (p, d0, d1)}
-    cases = [case for case in OUTPUTS if len(str(case.prompt)) < 3000] * 2
+    # of a prompt below a block there is no result to keep: such a request is told to come back
+    cases = [case for case in OUTPUTS if len(str(case.prompt)) < 3000 and "one" not in case.name] * 2
     settings = {
         "model": NAME,
         "lease_seconds": LEASE,
