@@ -174,7 +174,8 @@ def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, t
     ids=["two API servers", "two ranks, each with a server"],
 )
 def test_api_servers_share_the_limit(tmp_path, plugin, arguments):
-    setup = Setup(role="decode", plugin=plugin, arguments=arguments)
+    env = {"ELDR_CPU_EXPERT_PARALLEL": "1"}  # its kernels on a CPU
+    setup = Setup(role="decode", plugin=plugin, max_len=512, arguments=arguments, env=env)
     engine = Engine("d-shared", setup, Path(os.environ["ELDR_VLLM"]), tmp_path)
     with serving(engine):
         never_above(engine.url, 4, clients=32)
