@@ -110,7 +110,7 @@ class InFlight:
     def _lock(self, row: int) -> bool:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
-        except OSError:  # somebody lives who holds it
+        except OSError:  # the process that holds it lives
             return False
         return True
 

@@ -92,3 +92,8 @@ def test_an_engine_whose_limit_cannot_be_had_serves_without(monkeypatch, caplog,
     answer = ask(app)
     assert answer.status_code == 200
     assert "x-eldr-load" not in answer.headers
+
+
+def test_an_engine_whose_configuration_was_renamed_serves_without():
+    app = served(SimpleNamespace())
+    assert ask(app).status_code == 200

@@ -38,31 +38,35 @@ class ActivationsEndpoint:
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Open the rings of this server's engine, and set its limit; a prefill engine has neither."""
-        found: list[RingReader] | None = None
-        config = None if engine_client is None else engine_client.vllm_config
-        if config is not None:
+        rings: list[RingReader] | None = None
+        if engine_client is not None:
+            config = engine_client.vllm_config
             hold_to(state, _bound(config, args))
-        if config is not None and config.kv_transfer_config is not None:
-            try:
-                found = [
-                    RingReader(path)
-                    for path in rings_of(
-                        config.kv_transfer_config.engine_id, config.parallel_config.data_parallel_size
-                    )
-                ]
-            except FileNotFoundError:  # its log says so, if it was to keep them
-                found = None
-            except Exception:
-                logger.exception("ELDR: what this engine counts cannot be read: its server starts without it")
-        setattr(state, _STATE, found)
+            rings = _rings(config)
+        setattr(state, _STATE, rings)
+
+
+def _rings(config: Any) -> list[RingReader] | None:
+    try:
+        if (transfer := config.kv_transfer_config) is None:
+            return None
+        return [
+            RingReader(path)
+            for path in rings_of(transfer.engine_id, config.parallel_config.data_parallel_size)
+        ]
+    except FileNotFoundError:  # its log says so, if it was to keep them
+        return None
+    except Exception:
+        logger.exception("ELDR: what this engine counts cannot be read: its server starts without it")
+        return None
 
 
 def _bound(config: Any, args: Any) -> Bound | None:
     """Return what an engine holds to over all of its API servers: what it can run, or nothing where it only prefills."""
-    transfer = config.kv_transfer_config
-    if transfer is not None and transfer.kv_role == "kv_producer":
-        return None
     try:
+        transfer = config.kv_transfer_config
+        if transfer is not None and transfer.kv_role == "kv_producer":
+            return None
         several = (args.api_server_count or 1) > 1
         # a folder that the API servers of one engine share, and no others
         path = (
