@@ -19,7 +19,7 @@ def prefills(router) -> int:
 async def test_the_result_goes_to_an_engine_that_has_room(start, stream):
     async with start("p0", "d0", "d1") as router:
         for name in ("d0", "d1"):
-            router[name].script += [full] * 1
+            router[name].script.append(full)
         for _ in range(2):
             router["d0"].script, router["d1"].script = router["d1"].script, router["d0"].script
             got = await router.post(stream=stream)
@@ -83,7 +83,7 @@ async def test_a_client_that_leaves_while_it_waits_has_its_result_freed(start):
 async def test_a_request_without_a_result_is_told_to_come_back(start):
     async with start("p0", "d0", "d1") as router:
         for name in ("d0", "d1"):
-            router[name].script += [full] * 1
+            router[name].script.append(full)
         got = await router.post(n=2)
         assert (got.status_code, got.headers["retry-after"]) == (429, "1")
         assert got.json()["error"]["message"] == "every decode engine is full; retry later"

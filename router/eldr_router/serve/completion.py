@@ -39,7 +39,7 @@ class Completion:
 
     __slots__ = (
         "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
-        "_state", "_table", "_waits", "_whole", "now", "write",
+        "_state", "_table", "_whole", "now", "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -54,7 +54,6 @@ class Completion:
         self._key = ""  # of the engines that it goes to, while some may not exchange KV
         self._sequences = 1
         self._asked = 0.0
-        self._waits = False  # for room on engines that are full
         self._prompt = 0  # tokens, as far as a prefill engine has told
         self._leg: Leg | None = None
         self._kept: Leg | None = None
@@ -154,8 +153,7 @@ class Completion:
 
     def tick(self, now: float) -> None:
         """Let a lease run out while the engine is silent, or look for room."""
-        if self._waits:
-            self._waits = False
+        if self._state.phase is Phase.WAIT:
             self._services.waiting.discard(self)
             self.handle(steps.Again(now))
         elif self._leg is not None:
@@ -237,7 +235,6 @@ class Completion:
         leg.connect()
 
     def _wait(self, action: steps.Wait) -> None:  # noqa: ARG002
-        self._waits = True
         if self._admission is not None:
             self._admission.reopen()
         self._services.waiting.add(self)

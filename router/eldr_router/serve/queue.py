@@ -60,9 +60,8 @@ class Queue:
         self._limit = limit
         self._bounds = bounds
         self._is_closed = False
-        self._entries: OrderedDict[Waiter, _Entry] = (
-            OrderedDict()
-        )  # the first of a plain dict is slow to find again
+        # ordered: the first of a plain dict is slow to find after many have left
+        self._entries: OrderedDict[Waiter, _Entry] = OrderedDict()
         self._is_due = False
         metrics.waiting.set_function(lambda: len(self._entries))
         registry.on_room = self.wake
