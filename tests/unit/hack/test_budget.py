@@ -1,24 +1,15 @@
 """Budgets of packages: what counts as a token, and what the check refuses."""
 
-import importlib.machinery
-import importlib.util
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "hack" / "budget"
+from tests.support.scripts import script
 
 
 @pytest.fixture(scope="module")
 def budget():
-    loader = importlib.machinery.SourceFileLoader("budget", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("budget", loader))
-    sys.modules["budget"] = module
-    loader.exec_module(module)
-    yield module
-    del sys.modules["budget"]
+    return script("budget")
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,15 @@
 """The report of coverage: what it keeps of each file, and when less is taken than before."""
 
-import importlib.machinery
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "hack" / "coverage"
+from tests.support.scripts import script
 
 
 @pytest.fixture
 def coverage(monkeypatch, tmp_path):
-    loader = importlib.machinery.SourceFileLoader("hack_coverage", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("hack_coverage", loader))
-    monkeypatch.setitem(sys.modules, "hack_coverage", module)
-    loader.exec_module(module)
+    module = script("coverage")
     monkeypatch.setattr(module, "FOLDER", tmp_path)
     return module
 

@@ -1,8 +1,6 @@
 """Faults that are put in on purpose: which ones there are, where they go, and which tests are asked."""
 
 import ast
-import importlib.machinery
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,8 @@ import click
 import pytest
 from coverage import CoverageData
 
-SCRIPT = Path(__file__).parents[3] / "hack" / "faults"
+from tests.support.scripts import script
+
 SOURCE = '''"""A module; "1 < 2" is no comparison here."""
 
 import logging
@@ -38,12 +37,7 @@ class Thing:
 
 @pytest.fixture(scope="module")
 def faults():
-    loader = importlib.machinery.SourceFileLoader("faults", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("faults", loader))
-    sys.modules["faults"] = module
-    loader.exec_module(module)
-    yield module
-    del sys.modules["faults"]
+    return script("faults")
 
 
 def changed(source, site):

@@ -1,24 +1,14 @@
 """Texts for users: which sentences the check refuses, and which it leaves alone."""
 
-import importlib.machinery
-import importlib.util
-import sys
-from pathlib import Path
-
 import click
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "hack" / "prose"
+from tests.support.scripts import HACK, script
 
 
 @pytest.fixture(scope="module")
 def prose():
-    loader = importlib.machinery.SourceFileLoader("prose", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("prose", loader))
-    sys.modules["prose"] = module
-    loader.exec_module(module)
-    yield module
-    del sys.modules["prose"]
+    return script("prose")
 
 
 @pytest.fixture
@@ -57,7 +47,7 @@ def test_words_to_avoid_are_named_with_a_better_one(faults, text, better):
 
 
 def test_every_bold_word_of_the_glossarys_last_column_is_refused(prose, faults):
-    words = prose.avoided((SCRIPT.parents[1] / "docs" / "glossary.md").read_text())
+    words = prose.avoided((HACK.parent / "docs" / "glossary.md").read_text())
     assert len(words) > 25
     for word, better in words.items():
         assert any(f"write {better}" in fault for fault in faults(f"It says {word} here.")), word
