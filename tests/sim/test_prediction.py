@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from eldr import centroids
 from eldr.cli import main
-from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.centroids import fitted, similarities
@@ -39,29 +39,11 @@ POLICIES = {"JSQ": "JSQ", "ELDR": "ELDR", "MarginalUnion": "MarginalUnion:prior=
 """As the router calls them, and the simulator."""
 N_ENGINES, SPEED, RATE, TOKENS = 4, 5.0, 14.0, 48
 SETTLE, MEASURE = 7.0, 14.0
+ATTEMPTS = 5
 BUSY = 1.1  # times the step-time model, 1.00 where nothing else runs: on a machine that is slower, or stands still, a phase is measured again
 ARRIVALS = 6  # seed of a draw that is even throughout, so that its rate says how many are there
 STEP_TIME = QWEN3_30B_MI300X.for_experts(64).scaled(SPEED)
 CLEAR = 0.07  # times that differ by less have no order: each is the mean of one window of seconds, a draw by itself
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is served, for how many seconds each; a phase whose steps took ``busy`` times what the step-time model says is served again.
-
-    Where ``slower`` is 4, engines take four times as long, and requests come as much more seldom.
-    """
-
-    policies: Sequence[str] = tuple(POLICIES)
-    slower: float = 1.0
-    settle: float = SETTLE
-    measure: float = MEASURE
-    busy: float = BUSY
-    attempts: int = 5
-
-    @property
-    def step_time(self) -> StepTime:
-        return STEP_TIME.scaled(self.slower)
 
 
 @dataclass(frozen=True)
@@ -96,36 +78,36 @@ def source() -> Captured:
 @pytest.fixture(scope="module")
 def live(source: Captured, tmp_path_factory: pytest.TempPathFactory) -> Live:
     """Every policy under the same arrivals of the same requests, logged."""
-    return served(source, tmp_path_factory.mktemp("live"), Plan())
+    return served(source, tmp_path_factory.mktemp("live"))
 
 
-def served(source: Captured, folder: Path, plan: Plan) -> Live:
-    """Serve the plan; skip the test where no attempt at a phase kept the time."""
+def served(source: Captured, folder: Path) -> Live:
+    """Serve each policy; skip the test where no attempt at a phase kept the time."""
     found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
     (folder / "set.eldr").write_bytes(centroids.dump(found))
     with contextlib.ExitStack() as stack:
-        speed = ("--speed", str(SPEED * plan.slower))
+        speed = ("--speed", str(SPEED))
         engines = {f"p{n}": stack.enter_context(engine("prefill", *speed)).url for n in range(2)}
         engines |= {f"d{n}": stack.enter_context(engine("decode", *speed)).url for n in range(N_ENGINES)}
         options = ("--centroids", str(folder / "set.eldr"))
         process = stack.enter_context(router(folder, engines, *options, policy="JSQ", sample_rate=1.0))
-        phases = asyncio.run(serve(process, engines, plan))
-    if phases.keys() != {*plan.policies}:
+        phases = asyncio.run(serve(process, engines))
+    if phases.keys() != {*POLICIES}:
         pytest.skip("other programs keep this machine too busy to measure anything")
     return Live(phases, found, folder / "log")
 
 
-async def serve(process: Router, engines: Mapping[str, str], plan: Plan) -> dict[str, Phase]:
+async def serve(process: Router, engines: Mapping[str, str]) -> dict[str, Phase]:
     records = traces.load().split(KINDS)[1]
     spans: dict[str, Span] = {}
-    async with traffic(process, engines, RATE / plan.slower) as (load, sampler):
-        for policy in plan.policies:
+    async with traffic(process, engines) as (load, sampler):
+        for policy in POLICIES:
             process.configure(engines, policy=policy)
             await asyncio.to_thread(wait_for, lambda p=policy: process.state()["policy"] == p, policy)
-            for attempt in range(plan.attempts):
+            for attempt in range(ATTEMPTS):
                 load.switch(demo.Workload(f"{policy} {attempt}", replay(records), logged=True))
-                span = await measured(sampler, f"{policy} {attempt}", plan)
-                if span.slowness < plan.busy:
+                span = await measured(sampler, f"{policy} {attempt}")
+                if span.slowness < BUSY:
                     spans[policy] = span
                     break
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []
@@ -135,10 +117,8 @@ async def serve(process: Router, engines: Mapping[str, str], plan: Plan) -> dict
 
 
 @contextlib.asynccontextmanager
-async def traffic(
-    process: Router, engines: Mapping[str, str], rate: float
-) -> AsyncIterator[tuple[demo.Load, Sampler]]:
-    load = demo.Load(lambda: [process.url], "m", Poisson(rate, seed=ARRIVALS), TOKENS)
+async def traffic(process: Router, engines: Mapping[str, str]) -> AsyncIterator[tuple[demo.Load, Sampler]]:
+    load = demo.Load(lambda: [process.url], "m", Poisson(RATE, seed=ARRIVALS), TOKENS)
     sampler = Sampler(lambda: [url for name, url in engines.items() if name[0] == "d"])
     load.switch(demo.Workload("before", replay(traces.load().split(KINDS)[1]), logged=True))
     stop = asyncio.Event()
@@ -161,19 +141,17 @@ class Span(NamedTuple):
     slowness: float
 
 
-async def measured(sampler: Sampler, name: str, plan: Plan) -> Span:
+async def measured(sampler: Sampler, name: str) -> Span:
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(plan.settle)
+    await asyncio.sleep(SETTLE)
     begun = loop.time()
-    await asyncio.sleep(plan.measure)
+    await asyncio.sleep(MEASURE)
     ended = loop.time()
     inside = [sample for sample in sampler.samples if begun <= sample[0] <= ended]
     (first, before), (last, after) = inside[0], inside[-1]
     seen = after - before
     # engines are never idle at this rate
-    slowness = (
-        N_ENGINES * (last - first) / (seen.steps * plan.step_time.seconds(seen.batch, seen.active_experts))
-    )
+    slowness = N_ENGINES * (last - first) / (seen.steps * STEP_TIME.seconds(seen.batch, seen.active_experts))
     return Span(name, begun, ended, seen.experts_per_token, slowness)
 
 
@@ -189,7 +167,7 @@ def phase_of(span: Span, outcomes: Sequence[demo.Outcome]) -> Phase:
     )
 
 
-def again(source: Captured, live: Live, policy: str, slower: float = 1.0) -> Measures:
+def again(source: Captured, live: Live, policy: str) -> Measures:
     """Simulate a phase: the same requests at the same times, every step as it was."""
     phase, contender = live.phases[policy], parse_contender(POLICIES[policy])
     requests, captured = source.traffic(0).requests, source.traces
@@ -198,12 +176,12 @@ def again(source: Captured, live: Live, policy: str, slower: float = 1.0) -> Mea
     drawn = np.array([int(rng.choice(records)) for _ in phase.arrival])
     record = np.array([np.flatnonzero(records == number)[0] for number in drawn])
     # of the simulated prefill engines, hardly one of which ever has a queue
-    ready = phase.arrival + SPEED * slower * (0.005 + 2e-5 * requests.prompt_tokens[record])
+    ready = phase.arrival + SPEED * (0.005 + 2e-5 * requests.prompt_tokens[record])
     order = np.argsort(ready, kind="stable")
     tokens = np.full(len(record), TOKENS)
     workload = Workload(phase.arrival[order], ready[order], record[order], tokens, phase.measured[order])
     return simulate(
-        Pool((STEP_TIME.scaled(slower * phase.slowness),) * N_ENGINES, Limits(), sampled=True),
+        Pool((STEP_TIME.scaled(phase.slowness),) * N_ENGINES, Limits(), sampled=True),
         requests,
         workload,
         phase.window,
@@ -260,13 +238,3 @@ def test_the_routers_log_predicts_what_policies_do(live):
     active = {policy: row["active_per_token"] for policy, row in found.items()}
     assert active == pytest.approx({policy: phase.active for policy, phase in live.phases.items()}, rel=0.05)
     same_order(live, {policy: row["tpot_mean"] for policy, row in found.items()})
-
-
-@pytest.mark.costly
-def test_engines_that_take_their_time_use_the_experts_that_a_simulation_says(source, tmp_path):
-    """Steps so long that a busy machine keeps up with them."""
-    policy, slower = "MarginalUnion", 4.0
-    plan = Plan((policy,), slower, settle=4 * SETTLE, measure=2 * MEASURE, busy=1.3, attempts=4)
-    live = served(source, tmp_path, plan)
-    found = again(source, live, policy, slower).active_per_token
-    assert found == pytest.approx(live.phases[policy].active, rel=0.1), live.phases[policy].slowness
