@@ -39,6 +39,8 @@ MOST_BODY = 256 << 20
 """Bytes of a request's body."""
 BODY_SECONDS = 60.0
 """Longest wait for the next part of a body."""
+NO_LIMIT = 1 << 20
+"""Sequences of an engine that reports its load and refuses nothing, as prefill engines do: their requests queue."""
 MOST_SEQUENCES = 1 << 16
 """Of one request; what asks for more is not served by any engine."""
 

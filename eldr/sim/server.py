@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from eldr import contract
-from eldr.engine_limit import Bound, EngineLimit, InFlight, hold_to
+from eldr.engine_limit import NO_LIMIT, Bound, EngineLimit, InFlight, hold_to
 from eldr.sim.answers import error_body
 from eldr.sim.engine import Engine, EngineSettings
 from eldr.sim.requests import Api, BadRequest, conversation, parse
@@ -70,12 +70,10 @@ class EngineApp:
             lifespan=self._lifespan,
         )
         settings, metrics = self._engine.settings, self._engine.metrics
-        if settings.role == "decode" and settings.heeds_deadlines:
+        if settings.heeds_deadlines:
             app.add_middleware(EngineLimit, state=app.state)
-            hold_to(
-                app.state,
-                Bound(InFlight(), settings.max_num_seqs, metrics.in_flight.set, metrics.refused.inc),
-            )
+            limit = settings.max_num_seqs if settings.role == "decode" else NO_LIMIT
+            hold_to(app.state, Bound(InFlight(), limit, metrics.in_flight.set, metrics.refused.inc))
         return app
 
     @contextlib.asynccontextmanager

@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from eldr.contract import METRIC_IN_FLIGHT, METRIC_REFUSED, PATH_LOAD
 from eldr.engine.hooks.endpoint import ActivationsEndpoint
+from eldr.engine_limit import NO_LIMIT
 
 ONE = SimpleNamespace(api_server_count=1, port=8000)
 
@@ -68,10 +69,10 @@ def test_an_engine_without_a_connector_has_a_limit_too_and_logs_no_error(caplog)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_prefill_engine_has_none():
+def test_a_prefill_engine_reports_its_load_and_refuses_nothing():
     app = served(config("kv_producer"))
-    assert "x-eldr-load" not in ask(app).headers
-    assert ask(app, PATH_LOAD).status_code == 404
+    assert ask(app, headers={"x-eldr-sequences": "60000"}).headers["x-eldr-load"] == f"60000/{NO_LIMIT}"
+    assert ask(app, PATH_LOAD).json() == {"v": 1, "in_flight": 0, "limit": NO_LIMIT}
 
 
 def test_api_servers_of_an_engine_share_a_file_of_its_own(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from eldr import contract
 from eldr.engine.decode.records import CURSOR, page
 from eldr.engine.decode.ring import RingReader, rings_of
-from eldr.engine_limit import Bound, EngineLimit, InFlight, hold_to
+from eldr.engine_limit import NO_LIMIT, Bound, EngineLimit, InFlight, hold_to
 
 _STATE = "eldr_activations"
 
@@ -37,7 +37,7 @@ class ActivationsEndpoint:
         app.add_middleware(EngineLimit, state=app.state)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        """Open the rings of this server's engine, and set its limit; a prefill engine has neither."""
+        """Open the rings of this server's engine, and set its limit."""
         rings: list[RingReader] | None = None
         if engine_client is not None:
             config = engine_client.vllm_config
@@ -62,18 +62,17 @@ def _rings(config: Any) -> list[RingReader] | None:
 
 
 def _bound(config: Any, args: Any) -> Bound | None:
-    """Return what an engine holds to over all of its API servers: what it can run, or nothing where it only prefills."""
+    """Return what an engine holds to over all of its API servers: what it can run; one that only prefills lets requests queue."""
     try:
         transfer = config.kv_transfer_config
-        if transfer is not None and transfer.kv_role == "kv_producer":
-            return None
+        prefills = transfer is not None and transfer.kv_role == "kv_producer"
         several = (args.api_server_count or 1) > 1
         # a folder that the API servers of one engine share, and no others
         path = (
             Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]) / f"eldr-in-flight-{args.port}" if several else None
         )
         limit = config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size
-        return Bound(InFlight(path), limit, *_metrics())
+        return Bound(InFlight(path), NO_LIMIT if prefills else limit, *_metrics())
     except Exception:
         logger.exception("ELDR: this engine reports no load and keeps no limit")
         return None
