@@ -77,7 +77,7 @@ PORT_ROUTER: Final = 8000
 PORT_ENGINE: Final = 8100
 """The engine's HTTP port; not 8000, because a sidecar router shares the pod's address with its engine."""
 PORT_ADMIN: Final = 9100
-"""Router admin: state, signature log, count exchange, /metrics. Outside the Service."""
+"""Router admin: state, signature log, unions, /metrics. Outside the Service."""
 
 # --- HTTP paths and headers -------------------------------------------------------------------------------------
 
@@ -88,12 +88,6 @@ PATH_STATE: Final = "/eldr/v1/state"
 """GET, admin port, bearer token. See ``docs/reference/admin-api.md``."""
 PATH_SIGLOG: Final = "/eldr/v1/siglog"
 """GET, admin port, bearer token: every retained log frame, oldest first, as ``application/octet-stream``."""
-PATH_COUNTS: Final = "/eldr/v1/counts"
-"""GET ``?router=id`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
-the limit, ``{"v": 1, "router": id, "seq": n, "term": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
-name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name; ``tokens``,
-if there are any: KV that its sequences are expected to hold, by decode name; ``held``, if there is any: by
-address, what routers that lapsed had in flight; ``kept`` and ``leaving`` where there is such. See ``docs/reference/admin-api.md``."""
 PATH_UNIONS: Final = "/eldr/v1/unions"
 """GET ``?of=id&since=n``, admin port, bearer token: what a router knows of the experts of its own sequences in flight,
 ``{"v": 1, "of": id, "version": n, "shape": [layers, experts, top_k, [layer, ...]] | null, "rows": {decode name:
@@ -115,7 +109,7 @@ PATH_LOAD: Final = "/eldr/v1/load"
 """GET, engine: ``{"v": 1, "in_flight": n, "limit": n}``: sequences in flight, and how many there may be."""
 
 METRIC_IN_FLIGHT: Final = "eldr_engine_in_flight"
-"""Gauge on decode engines: sequences of requests that the API servers have admitted and not yet answered in full."""
+"""Gauge on engines: sequences of requests that the API servers have admitted and not yet answered in full."""
 METRIC_REFUSED: Final = "eldr_engine_refused"
 """Counter on decode engines: requests refused because the engine was full."""
 METRIC_INFO: Final = "eldr_engine_info"
@@ -370,9 +364,9 @@ STATE_VERSION: Final = 1
                                                                 where engines draft, share of experts that it adds to random batches
    "step_time": {"fixed", "per_expert", "per_request", "per_token", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
-   "decode": [{"name", "url", "slot", "healthy",                own and all routers' requests in flight, and how many there may be;
-               "in_flight", "total", "bound",                   the engine's version, where it says that its plug-in was not tested
-               "untested", "counting",                          with it; whether it counts, as far as it tells;
+   "decode": [{"name", "url", "slot", "healthy",                own sequences in flight and all, and up to how many it is sent more;
+               "in_flight", "total", "bound", "reports",        whether it reports its load; its version, where it says that its
+               "untested", "counting",                          plug-in was not tested with it; whether it counts, if it tells;
                "kv_tokens", "kv_held"}],                        KV that it can hold, if it tells, and is expected to hold
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
 

@@ -25,11 +25,11 @@ from eldr_router.ops import tracing
 from eldr_router.ops.admin import Admin
 from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
+from eldr_router.ops.loads import Loads
 from eldr_router.ops.locality import LocalityMetrics
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.ops.steps import Steps
-from eldr_router.plan.shares import Shares
 from eldr_router.serve.guard import Guard
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _SWEEP_SECONDS = 1.0
 _TICK_SECONDS = 0.25
-_LAST_WORDS, _WORD_SECONDS = 20, 0.05
 _MAX_ADMIN_BODY = 1 << 20
 _FEW_FILES = 4096
 _OWN_FILES = 64
@@ -63,7 +62,7 @@ class App:
         self._started = loop.time()
         self.draining = False
         router = os.urandom(4).hex()
-        registry = Registry(time.monotonic, Shares(router))
+        registry = Registry(time.monotonic)
         metrics = Metrics(registry)
         self.secrets = Secrets(settings)
         pool = Pool(loop, connect_timeout=settings.connect_timeout, trust=lambda: self.secrets.trust)
@@ -96,6 +95,7 @@ class App:
             router,
             tracing.start(os.environ),
         )
+        self._loads = Loads(registry, pool)
         self._steps = Steps(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(self.services)
@@ -116,25 +116,16 @@ class App:
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)
         self._listeners: list[tuple[Server, asyncio.Server]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._was_ready = self._is_leaving = False
         self.addresses: list[tuple[str, int]] = []
 
     def is_ready(self) -> bool:
-        """Tell whether new clients should come: there is room for them, and the active set is loaded or refused, or time is up.
+        """Tell whether new clients should come: the active set is loaded or refused, or time is up.
 
-        A router becomes ready with room on every decode engine, and stays so as long as it has room on one. One that is cut
-        off is not ready: others may know engines that serve.
+        A router that is cut off is not ready: others may know engines that serve.
         """
-        registry, limit = self.services.registry, self.services.table.max_in_flight
-        if (
-            self.draining
-            or self.control.is_cut_off
-            or not registry.has_share(limit, everywhere=not self._was_ready)
-        ):
+        if self.draining or self.control.is_cut_off:
             return False
-        is_ready = self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
-        self._was_ready = self._was_ready or is_ready
-        return is_ready
+        return self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
 
     async def start(self) -> None:
         """Listen and begin the background work; OSError if a port cannot be bound."""
@@ -150,11 +141,12 @@ class App:
             self.services.tracing.address = self.addresses[0]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
-        peers = Peers(self.services, lambda: self.secrets.admin_token, lambda: self._is_leaving)
+        peers = Peers(self.services, lambda: self.secrets.admin_token)
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),
             ("joiner", self.services.joiner.run),
+            ("loads", self._loads.run),
             ("peers", peers.run),
             ("probes", self.services.probes.run),
             ("secrets", self.secrets.run),
@@ -218,18 +210,11 @@ class App:
             if server is self.clients:
                 listener.close()
         self.clients.close_idle()
-        self._is_leaving = True
         while self.clients.busy and self._loop.time() < deadline:
             await asyncio.sleep(0.05)
             self.clients.close_idle()
         if self.clients.busy:
             log.warning("drain time is over; %d requests are cut off", self.clients.busy)
-            return
-        # what another router was told last counts there for minutes after this one is gone
-        for _ in range(_LAST_WORDS):
-            if not self.services.registry.shares.believed_busy(self.services.clock()):
-                return
-            await asyncio.sleep(_WORD_SECONDS)
 
     async def stop(self) -> None:
         """Stop everything at once."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from eldr.contract import PATH_ACTIVATIONS, PATH_METRICS
+from eldr.contract import PATH_ACTIVATIONS, PATH_LOAD, PATH_METRICS
 from eldr_kube.ports import free_port
 from eldr_router.plan.apis import APIS
 
@@ -66,10 +66,12 @@ class Exchange:
 
     async def json(self, value: Any, status: int = 200, headers: str = "") -> None:
         body = json.dumps(value).encode()
+        headers += self.engine.load
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {len(body)}\r\n\r\n"
         await self.send(head.encode() + body)
 
     async def stream_head(self, headers: str = "") -> None:
+        headers += self.engine.load
         head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{headers}transfer-encoding: chunked\r\n\r\n"
         await self.send(head.encode())
 
@@ -117,8 +119,10 @@ async def hang(exchange: Exchange) -> None:
 
 async def full(exchange: Exchange) -> None:
     """Decline the request, as an engine that keeps its own limit: nothing is read."""
+    engine = exchange.engine
     exchange.seen.declined = True
-    await exchange.json({"error": {"message": "full", "code": 429}}, 429, "x-eldr-full: 3/3\r\n")
+    headers = f"x-eldr-full: {engine.in_flight}/{engine.limit}\r\n"
+    await exchange.json({"error": {"message": "full", "code": 429}}, 429, headers)
 
 
 async def error_event(exchange: Exchange) -> None:
@@ -203,6 +207,10 @@ class FakeEngine:
     connections: int = 0
     accepted: int = 0
     hanging: int = 0
+    limit: int | None = None
+    """Sequences that it runs, and reports, as with the plug-in; None: it has none."""
+    in_flight: int = 0
+    polls: int = 0
     port: int = 0
     host: str = "127.0.0.1"
     kv: str = ""
@@ -216,6 +224,11 @@ class FakeEngine:
     @property
     def url(self) -> str:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    @property
+    def load(self) -> str:
+        """What each answer reports."""
+        return "" if self.limit is None else f"x-eldr-load: {self.in_flight}/{self.limit}\r\n"
 
     @property
     def requests(self) -> list[Seen]:
@@ -264,8 +277,11 @@ class FakeEngine:
         self.accepted += 1
         try:
             while (seen := await read_request(reader)) is not None:
-                self.seen.append(seen)
                 exchange = Exchange(self, seen, writer)
+                if seen.path == PATH_LOAD:
+                    self.polls += 1
+                else:
+                    self.seen.append(seen)
                 gone = asyncio.ensure_future(self.gone(exchange))
                 work = asyncio.ensure_future(self._behave(exchange))
                 try:
@@ -284,7 +300,10 @@ class FakeEngine:
 
     async def _behave(self, exchange: Exchange) -> None:
         path = urlsplit(exchange.seen.path)
-        if path.path == PATH_ACTIVATIONS:
+        if path.path == PATH_LOAD:
+            report = {"v": 1, "in_flight": self.in_flight, "limit": self.limit}
+            await (answer(404, {}) if self.limit is None else answer(200, report))(exchange)
+        elif path.path == PATH_ACTIVATIONS:
             await self._activations(exchange, parse_qs(path.query))
         elif path.path == PATH_METRICS:
             await (self.metrics or answer(404, {}))(exchange)
@@ -296,7 +315,20 @@ class FakeEngine:
             await exchange.json(
                 {"error": {"message": "no", "type": "BadRequestError", "code": self.rejects}}, self.rejects
             )
-        elif self.script:
+        elif self.limit is None:
+            await self._answer(exchange)
+        elif self.in_flight >= min(self.limit, int(exchange.seen.headers.get("x-eldr-limit", self.limit))):
+            await full(exchange)
+        else:
+            sequences = int(exchange.seen.headers.get("x-eldr-sequences", 1))
+            self.in_flight += sequences
+            try:
+                await self._answer(exchange)
+            finally:
+                self.in_flight -= sequences
+
+    async def _answer(self, exchange: Exchange) -> None:
+        if self.script:
             await self.script.popleft()(exchange)
         else:
             await (prefill if self.role == "prefill" else decode)(exchange)

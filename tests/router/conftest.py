@@ -19,6 +19,7 @@ import uvloop
 from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
+from eldr_router.ops.loads import Loads
 from eldr_router.ops.probes import Probes
 from eldr_router.plan import health
 from eldr_router.settings import Settings
@@ -26,7 +27,8 @@ from tests.fakes.engines import FakeEngine, engines
 from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
 
-DEADLINE = 120.0
+_TURN = Loads._turn
+DEADLINE = 15.0
 """Of a machine that is busy: what never comes fails its test all the same."""
 QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
 """Settings of an impatient router."""
@@ -43,6 +45,13 @@ def unprobed(monkeypatch) -> None:
     It stands among those that the engine has seen, and leaves a connection behind, which may be stale where it is reused.
     """
     monkeypatch.setattr(Probes, "_turn", lambda _: None)
+    monkeypatch.setattr(Loads, "_turn", lambda _: None)
+
+
+@pytest.fixture
+def polled(monkeypatch, unprobed) -> None:
+    """Engines are asked for their load."""
+    monkeypatch.setattr(Loads, "_turn", _TURN)
 
 
 @pytest.fixture
@@ -130,12 +139,16 @@ class Router:
 
     def decoding(self) -> str | None:
         """Name of a decode engine that has a request: counted here, and read there, for its connection may still be made."""
-        counts = self.app.services.registry.counts()
+        counts = self.counts()
         return next((name for name in self.engines if counts.get(name) and self[name].requests), None)
+
+    def counts(self) -> dict[str, int]:
+        """Sequences of this router in flight by decode engine."""
+        return {e.name: e.in_flight for e in self.app.services.registry.endpoints("decode")}
 
     def idle(self) -> bool:
         registry = self.app.services.registry
-        return not (any(self.in_flight().values()) or any(registry.counts().values()) or registry._undecided)
+        return not (any(self.in_flight().values()) or registry._undecided)
 
     def pulled_once(self) -> None:
         """No prefill result was sent to two decode engines that may have pulled it."""

@@ -14,10 +14,13 @@ from eldr import admin_tls
 from eldr_kube.pki import Authority
 from eldr_kube.ports import free_ports
 from eldr_router.app import App
+from eldr_router.plan.signature import read_signature
+from eldr_router.plan.table import EMPTY
 from eldr_router.settings import Settings, SettingsError, parse_peers
 from eldr_router.sources import pods, secrets
+from eldr_router.state.registry import Peer
 from tests.fakes.engines import FakeEngine, engines
-from tests.router.conftest import until, write_workers
+from tests.router.conftest import signature, until, write_workers
 from tests.support.clients import authority, issued
 from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
@@ -40,7 +43,7 @@ class Pair:
         self.folder, self.made = folder, made
         self.ports = free_ports(2)
         self.workers = folder / "workers.yaml"
-        write_workers(self.workers, made)
+        write_workers(self.workers, made, policy="MarginalUnion")  # what routers ask each other for
 
     def trusts(self, number: int, *signers: Authority) -> Path:
         folder = self.folder / f"trust-{number}"
@@ -59,6 +62,8 @@ class Pair:
         app = App(Settings(workers=self.workers, peers=(f"{scheme}://localhost:{other}",), **settings))
         await app.start()
         try:
+            await until(lambda: app.services.table is not EMPTY, "the worker file to be read")
+            app.services.placer.locality.notice(read_signature(signature(1, 1, 0, 0, 1, 1, 0, 0)))
             yield app
         finally:
             await app.stop()
@@ -70,18 +75,19 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield Pair(tmp_path, made)
 
 
-def shares(app: App):
-    return app.services.registry.shares
+def peer_of(app: App) -> Peer:
+    (peer,) = app.services.registry.peers.values()
+    return peer
 
 
 def problem(app: App) -> str:
-    (peer,) = shares(app).peers.values()
-    return peer.problem or ""
+    return peer_of(app).problem or ""
 
 
 async def together(*apps: App) -> None:
-    await until(lambda: all(len(shares(app).view.members) == 2 for app in apps), "both to know each other")
-    await until(lambda: not any(shares(app).awaited for app in apps), "both to have their share")
+    await until(
+        lambda: all(peer_of(app).heard and not problem(app) for app in apps), "both to hear each other"
+    )
 
 
 async def test_routers_ask_each_other_by_tls(pair, signer, tmp_path):
@@ -116,8 +122,7 @@ async def test_who_cannot_prove_itself_is_not_asked_until_its_certificate_is_rep
     trusts = pair.trusts(0, signer)
     async with pair.router(0, admin_authority=trusts) as one, pair.router(1, admin_authority=trusts) as two:
         await until(lambda: expected in problem(one), "the certificate to be refused")
-        assert "its share stays reserved" in problem(one)
-        assert f"router at localhost:{pair.ports[1]}: " in caplog.text
+        assert f"router at localhost:{pair.ports[1]} reports no unions" in caplog.text
         issued(signer, tmp_path / "shown-1")  # in the running router
         await together(one, two)
         assert not problem(one)
@@ -140,8 +145,7 @@ async def test_another_authority_is_trusted_without_a_restart(pair, signer, tmp_
         issued(newer, tmp_path / "shown-1")
         await until(lambda: "shown-1: read again" in caplog.text, "the certificate to be shown")
         shown = one.services.clock()
-        (peer,) = shares(one).peers.values()
-        await until(lambda: peer.heard > shown, "an answer")
+        await until(lambda: peer_of(one).heard > shown, "an answer")
         await together(one, two)
         assert not problem(one)
         pair.trusts(0, signer)  # it is asked by a connection that was made when the newer one was trusted

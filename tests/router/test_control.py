@@ -62,7 +62,6 @@ async def control(tmp_path):
     app = App(Settings(workers=tmp_path / "none"))
     task = asyncio.ensure_future(app.control.run())
     app.control.set_endpoints("decode", [])
-    app.control.set_peers([])
     yield app.control
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -179,8 +178,6 @@ async def test_ready_only_with_a_table_in_effect(tmp_path):
         app.control.set_intent(Intent(model="m"), Store().fetch)
         assert not app.is_ready(), "the limits of the table are not in effect yet"
         app.control._reconcile()
-        assert not app.is_ready(), "nor is this router's part of the limit known"
-        app.control.set_peers([])
         assert app.is_ready()
     finally:
         await app.stop()
@@ -195,8 +192,6 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
         app.control.set_intent(Intent(model="m", active=ref(GOOD, "a")), Store().fetch)
         assert not app.is_ready(), "the set is neither loaded nor refused"
         await until(lambda: app._loop.time() - app._started > 2.0, "time to be up")
-        assert not app.is_ready(), "nobody has said that it is alone"
-        app.control.set_peers([])
         assert app.is_ready()
         app.draining = True
         assert not app.is_ready()
@@ -274,7 +269,7 @@ def fail(error: Exception):
 async def test_the_admin_port_is_guarded(start):
     async with start("p0", "d0") as router:
         get = router.client.get
-        for path in (contract.PATH_STATE, contract.PATH_COUNTS, contract.PATH_SIGLOG, "/nothing"):
+        for path in (contract.PATH_STATE, contract.PATH_UNIONS, contract.PATH_SIGLOG, "/nothing"):
             wrong = (
                 {"authorization": "Bearer wrong"},
                 {"authorization": TOKEN},
@@ -287,11 +282,6 @@ async def test_the_admin_port_is_guarded(start):
         proxied = {contract.HEADER_ADMIN_TOKEN: TOKEN}
         assert (await get(router.admin + contract.PATH_STATE, headers=proxied)).status_code == 200
         assert (await router.client.post(router.admin + contract.PATH_STATE, headers=AUTH)).status_code == 405
-        counts = (await get(router.admin + contract.PATH_COUNTS, headers=AUTH)).json()
-        own = router.app.services.router
-        limit = {"term": 2, "members": [own], "limit": 256, "rights": {"d0": 256}}
-        nobody = {"granted": {}, "got": {}, "waiting": 0, "prefill": {"p0": 0}}
-        assert counts == {"v": 1, "router": own, "seq": 1, "in_flight": {"d0": 0}, **limit, **nobody}
         await router.post()
         text = (await get(router.admin + contract.PATH_METRICS)).text
         assert 'eldr_router_requests_total{outcome="ok"} 1.0' in text
@@ -330,13 +320,12 @@ async def test_state_follows_the_contract(start):
                 "refused",
                 "samples",
             ),
-            *("prefill", "decode", "counters", "problem", "share", "peers", "locality", "step_time"),
+            *("prefill", "decode", "counters", "problem", "peers", "locality", "step_time"),
         }
         assert set(state["decode"][0]) == {
-            *("name", "url", "slot", "healthy", "in_flight", "total", "bound"),
+            *("name", "url", "slot", "healthy", "in_flight", "total", "bound", "reports"),
             *("untested", "counting", "kv_tokens", "kv_held"),
         }
-        assert set(state["share"]) == {"members", "limit", "awaited"}
         assert set(state["prefill"][0]) == {"name", "url", "healthy", "in_flight"}
 
 

@@ -300,7 +300,6 @@ async def test_an_engine_that_goes_keeps_its_streams(start):
         gone = router.engines.pop(busy)
         await router.configure()
         assert [e["name"] for e in (await router.state())["decode"]] != ["d0", "d1"]
-        assert router.app.services.registry.counts()[busy] == 1  # other routers still need to know
         other = {"d0": "d1", "d1": "d0"}[busy]
         router[other].script.clear()
         for _ in range(3):

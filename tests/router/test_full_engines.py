@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.fakes.engines import CLIENT_ERROR, TOKENS, Exchange, answer, decode, full
+from tests.fakes.engines import CLIENT_ERROR, TOKENS, Exchange, answer, decode, slow
 from tests.router.conftest import until
 
 BUSY = answer(429, {"error": {"message": "busy", "code": 429}})
@@ -15,33 +15,99 @@ def prefills(router) -> int:
     return sum(len(engine.requests) for engine in router.engines.values() if engine.role == "prefill")
 
 
+def fill(router, *names, limit=3) -> None:
+    """Let requests of others take all places of some engines; this router does not know it yet."""
+    for name in names:
+        router[name].limit = router[name].in_flight = limit
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_result_goes_to_an_engine_that_has_room(start, stream):
     async with start("p0", "d0", "d1") as router:
-        for name in ("d0", "d1"):
-            router[name].script.append(full)
-        for _ in range(2):
-            router["d0"].script, router["d1"].script = router["d1"].script, router["d0"].script
+        router["d1"].limit = 3
+        fill(router, "d0")
+        for _ in range(8):
             got = await router.post(stream=stream)
-            assert got.status_code == 200
+            assert (got.status_code, got.headers["x-eldr-decode"]) == (200, "d1")
             assert all(token in got.text for token in TOKENS)
-        assert prefills(router) == 2
-        assert router.counter("retries", leg="decode", cause="full") == 2
-        assert router.counter("requests", outcome="ok") == 2
+        assert prefills(router) == 8
+        assert router.counter("retries", leg="decode", cause="full") == 1, (
+            "it is asked again only if it reports room"
+        )
+        assert router.counter("requests", outcome="ok") == 8
         state = await router.state()
         assert all(engine["healthy"] for engine in state["decode"]), "it is full, not ill"
+        assert [engine["total"] for engine in state["decode"]] == [3, 0]
 
 
-async def test_a_request_waits_with_its_result_until_an_engine_has_room(start):
+async def test_a_result_is_placed_once_there_is_a_report(start):
     async with start("p0", "d0", "d1") as router:
-        for name in ("d0", "d1"):
-            router[name].script += [full] * 3
-        got = await router.post(stream=True)
-        assert got.status_code == 200
+        fill(router, "d0", "d1")
+        asking = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router.counter("retries", leg="decode", cause="full") == 2, "both to decline")
+        asked = len(router["d0"].requests + router["d1"].requests)
+        router["d1"].in_flight = 0
+        await asyncio.sleep(0.6)  # two ticks: nobody told the router
+        assert len(router["d0"].requests + router["d1"].requests) == asked == 2
+        await asyncio.gather(
+            *(router.app._loads._ask(e) for e in router.app.services.registry.endpoints("decode"))
+        )
+        got = await asking
+        assert (got.status_code, got.headers["x-eldr-decode"]) == (200, "d1")
         assert prefills(router) == 1
-        assert router.counter("retries", leg="decode", cause="full") == 6
-        assert len(router["d0"].requests + router["d1"].requests) == 7, "asked until one of them answers"
         assert not router.app.services.waiting
+
+
+@pytest.mark.usefixtures("polled")
+async def test_no_report_is_old_while_there_is_traffic(start):
+    async with start("p0", "d0", "d1") as router:
+        for engine in router.engines.values():
+            engine.limit = 8
+        registry = router.app.services.registry
+        known = registry.endpoints("decode") + registry.endpoints("prefill")
+        await until(lambda: all(e.load for e in known), "all to report")
+        release = asyncio.Event()
+        for name in ("d0", "d1"):
+            router[name].script.append(slow(release))
+        async with router.stream():
+            router["d0"].in_flight += 5
+            router["p0"].in_flight += 2
+            await until(lambda: sum(registry.totals(known)) == 8, "what passes the router to be seen")
+        release.set()
+        router["d0"].in_flight = router["p0"].in_flight = 0
+        await until(lambda: not sum(registry.totals(known)), "its end to be seen")
+
+
+async def test_answers_report_too(start):
+    async with start("p0", "d0") as router:
+        router["p0"].limit, router["d0"].limit = 8, 8
+        (engine,), (source,) = (
+            router.app.services.registry.endpoints(role) for role in ("decode", "prefill")
+        )
+        router["d0"].in_flight, router["p0"].in_flight = 4, 2
+        for stream in (True, False):
+            engine.report(None, 0.0)
+            assert (await router.post(stream=stream)).status_code == 200
+            await until(router.idle, "it to be over")
+            assert (engine.total, source.total) == (4, 2)
+        assert router["d0"].polls == 0
+
+
+async def test_an_engine_that_runs_less_than_the_limit_is_full_earlier(start):
+    async with start("p0", "d0", "d1", max_in_flight=64) as router:
+        router["d0"].limit, router["d1"].limit = 1, 2
+        release = asyncio.Event()
+        for name in ("d0", "d1"):
+            router[name].script += [slow(release)] * 4
+        registry = router.app.services.registry
+        await asyncio.gather(*(router.app._loads._ask(e) for e in registry.endpoints("decode")))
+        asking = [asyncio.ensure_future(router.post(stream=True)) for _ in range(3)]
+        await until(lambda: router.counts() == {"d0": 1, "d1": 2}, "all places to be used")
+        got = await router.post()
+        assert got.status_code == 429
+        assert router.counter("retries", leg="decode") == 0
+        release.set()
+        assert {each.status_code for each in await asyncio.gather(*asking)} == {200}
 
 
 async def test_a_429_that_does_not_say_what_was_read_uses_the_result_up(start):
@@ -54,26 +120,43 @@ async def test_a_429_that_does_not_say_what_was_read_uses_the_result_up(start):
         assert router.counter("retries", leg="decode", cause="busy") == 2
 
 
+async def test_a_refusal_without_a_report_is_none(start):
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(
+            answer(429, {"error": {"message": "full", "code": 429}}, "x-eldr-full: 3/3\r\n")
+        )
+        assert (await router.post()).status_code == 200
+        assert prefills(router) == 2
+
+
+async def test_an_engine_that_declines_and_reports_room_is_not_asked_for_ever(start):
+    """Whatever it says: it has said no."""
+    async with start("p0", "d0", lease_seconds=2.0) as router:
+        lie = answer(429, {"error": {"code": 429}}, "x-eldr-full: 3/3\r\nx-eldr-load: 0/9\r\n")
+        router["d0"].script += [lie] * 1000
+        assert (await router.post()).status_code == 429
+        assert len(router["d0"].requests) == 1
+
+
 @pytest.mark.slow
 async def test_nobody_waits_longer_than_the_lease(start):
     async with start("p0", "d0", lease_seconds=2.0) as router:  # usable for one second
-        router["d0"].script += [full] * 1000
+        fill(router, "d0")
         got = await router.post()
         assert got.status_code == 429
         assert "lease of the prefill result" in got.json()["error"]["message"]
         assert got.headers["retry-after"] == "1"
         assert not router["d0"].freed, "its blocks are free by then"
-        router["d0"].script.clear()
-        assert (await router.post()).status_code == 200
+        assert (await router.post()).status_code == 429
+        assert prefills(router) == 1, "nothing is computed that has no place"
 
 
 async def test_a_client_that_leaves_while_it_waits_has_its_result_freed(start):
     async with start("p0", "d0") as router:
-        router["d0"].script += [full] * 1000
+        fill(router, "d0")
         task = asyncio.create_task(router.post())
-        await until(
-            lambda: router.app.services.registry.waiting == 1, "its place to be reserved while it waits"
-        )
+        await until(lambda: router.app.services.waiting, "it to wait")
+        assert router.app.services.registry.waiting == 1, "its place is reserved while it waits"
         task.cancel()
         await until(lambda: router["d0"].freed, "its blocks to be freed")
         await until(router.idle, "every count to return")
@@ -82,21 +165,20 @@ async def test_a_client_that_leaves_while_it_waits_has_its_result_freed(start):
 
 async def test_a_request_without_a_result_is_told_to_come_back(start):
     async with start("p0", "d0", "d1") as router:
-        for name in ("d0", "d1"):
-            router[name].script.append(full)
+        fill(router, "d0", "d1")
         got = await router.post(n=2)
         assert (got.status_code, got.headers["retry-after"]) == (429, "1")
-        assert got.json()["error"]["message"] == "every decode engine is full; retry later"
+        assert "every decode engine is full" in got.json()["error"]["message"]
         assert prefills(router) == 0
 
 
 async def test_an_engine_that_fails_after_another_one_declined_costs_an_attempt(start):
     async with start("p0", "d0", "d1") as router:
-        for name in ("d0", "d1"):
-            router[name].script += [full, answer(500, CLIENT_ERROR)]
+        fill(router, "d0")
+        router["d1"].script += [answer(500, CLIENT_ERROR)] * 2
         assert (await router.post()).status_code == 200
         assert prefills(router) == 3
-        assert router.counter("retries", leg="decode") == 4
+        assert router.counter("retries", leg="decode", cause="status") == 2
 
 
 async def test_engines_learn_what_they_judge_by_and_clients_have_no_word_in_it(start):

@@ -1,4 +1,4 @@
-"""Routers that split a limit, over real sockets: no engine ever runs more than it may, and nobody is refused needlessly."""
+"""Several routers before the same engines, over real sockets: engines keep the limit, and no router waits for another one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import re
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -14,58 +14,56 @@ import httpx
 import pytest
 
 from eldr.clients import UNBOUNDED
-from eldr_kube.ports import free_ports
+from eldr_kube.ports import free_port, free_ports
 from eldr_router.app import App
-from eldr_router.plan import members as rules
 from eldr_router.settings import Settings
 from tests.fakes.engines import Exchange, FakeEngine, engines, prefill, slow, token_event
 from tests.router.conftest import DEADLINE, Router, signature, until, write_workers
-from tests.support.router import AUTH, TOKEN
+from tests.support.router import TOKEN
+
+pytestmark = pytest.mark.usefixtures("polled")
 
 
 @contextlib.asynccontextmanager
-async def peers(made: list[FakeEngine], folder, count: int, **fields) -> AsyncIterator[list[Router]]:
-    """Start routers that list each other."""
+async def peers(
+    made: list[FakeEngine], folder, count: int, *, limit: int | None = None, **fields
+) -> AsyncIterator[list[Router]]:
+    """Start routers that list each other; engines report that they run so many sequences, or report nothing."""
     ports = free_ports(count)
     workers = folder / "workers.yaml"
+    for engine in made:
+        engine.limit = limit if engine.role == "decode" else None
     write_workers(workers, made, **fields)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED))
         routers = [
             await stack.enter_async_context(starting(made, workers, client, port, ports)) for port in ports
         ]
-        await until(lambda: not any(awaited(router) for router in routers), "everybody to have its share")
-        await until(lambda: all(len(view(router).members) == count for router in routers), "all members")
-        await until(lambda: not any(awaited(router) for router in routers), "everybody to have its share")
+        for router in routers:
+            await until(lambda r=router: not limit or reports(r), "all engines to report")
         yield routers
 
 
+def reports(router: Router) -> bool:
+    return all(e.load is not None for e in router.app.services.registry.endpoints("decode"))
+
+
 @contextlib.asynccontextmanager
-async def starting(
-    made, workers, client, port: int, ports: list[int], *, is_ready: bool = True
-) -> AsyncIterator[Router]:
+async def starting(made, workers, client, port: int, ports: list[int]) -> AsyncIterator[Router]:
     others = tuple(f"http://127.0.0.1:{other}" for other in ports if other != port)
     options = {"port": 0, "admin_port": port, "admin_token": TOKEN, "peers": others, "lame_duck_seconds": 0.0}
     app = App(Settings(workers=workers, **options))
     await app.start()
     try:
-        if is_ready:
-            await until(app.is_ready, "the router to be ready")
+        await until(app.is_ready, "the router to be ready")
         yield Router(app, {engine.name: engine for engine in made}, workers, client)
     finally:
         await app.stop()
 
 
-def shares(router: Router):
-    return router.app.services.registry.shares
-
-
-def view(router: Router):
-    return shares(router).view
-
-
-def awaited(router: Router) -> list[str]:
-    return shares(router).awaited
+def totals(router: Router) -> list[int]:
+    registry = router.app.services.registry
+    return registry.totals(registry.endpoints("decode"))
 
 
 class Load:
@@ -112,20 +110,21 @@ class Endless(list):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("reported", [4, None])
 @pytest.mark.parametrize("count", [2, 4])
-async def test_no_engine_runs_more_than_the_limit(tmp_path, count):
+async def test_no_engine_runs_more_than_the_limit(tmp_path, count, reported):
     async with engines("p0", "p1", "d0", "d1", "d2") as made:
         load = Load(limit=4, seconds=0.05, engines=3)
         for engine in made:
             engine.script = Endless(load.prefill if engine.role == "prefill" else load.decode)
-        async with peers(made, tmp_path, count, max_in_flight=load.limit) as routers:
+        async with peers(made, tmp_path, count, limit=reported, max_in_flight=load.limit) as routers:
             outcomes: Counter[int] = Counter()
 
             async def ask(client: int) -> None:
                 for turn in itertools.count():
                     if turn >= 8 and outcomes[200] >= 60:
                         break
-                    router = routers[(client * turn + client) % count if client % 2 else 0]
+                    router = routers[(client * turn + client) % count]
                     answer = await router.post(stream=True)
                     outcomes[answer.status_code] += 1
                     await asyncio.sleep(0.01)
@@ -135,11 +134,12 @@ async def test_no_engine_runs_more_than_the_limit(tmp_path, count):
             assert set(outcomes) <= {200, 429}
             assert max(load.most.values()) <= load.limit, load.most
             await until(lambda: all(router.idle() for router in routers), "all leases to return")
+            assert not any(router.counter("retries", cause="busy") for router in routers)
 
 
 @pytest.mark.slow
-async def test_admitted_requests_are_placed_though_all_prefills_end_together(tmp_path):
-    """What waits for its prefill at both routers never meets at one engine beyond the limit."""
+async def test_results_wait_for_a_place_though_all_prefills_end_together(tmp_path):
+    """Each router admits as many as the engine has places for; what it declines is not computed again."""
     async with engines("p0", "d0") as made:
         held, load = asyncio.Event(), Load(limit=2, seconds=0.2)
 
@@ -148,54 +148,47 @@ async def test_admitted_requests_are_placed_though_all_prefills_end_together(tmp
             await prefill(exchange)
 
         made[0].script, made[1].script = Endless(hold), Endless(load.decode)
-        async with peers(made, tmp_path, 2, max_in_flight=2) as routers:
+        async with peers(made, tmp_path, 2, limit=2, max_in_flight=2) as routers:
             asking = [asyncio.ensure_future(routers[i % 2].post(stream=True)) for i in range(8)]
-            await until(lambda: len(made[0].requests) == 2, "two prefills")
-            await asyncio.sleep(0.2)
+            await until(lambda: len(made[0].requests) == 4, "two prefills of each router")
+            await until(lambda: sum(task.done() for task in asking) == 4, "the rest to be refused")
             held.set()
             outcomes = Counter(answer.status_code for answer in await asyncio.gather(*asking))
-            assert outcomes == {200: 2, 429: 6}
+            assert outcomes == {200: 4, 429: 4}
             assert load.most["d0"] == 2
+            assert len(made[0].requests) == 4, "one prefill each"
+            assert len(set(made[1].blocks)) == len(made[1].blocks) == 4
 
 
 @pytest.mark.slow
-async def test_one_busy_router_gets_the_room_of_the_others(tmp_path):
-    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 4, max_in_flight=16) as routers:
+async def test_a_busy_router_may_use_all_places_and_the_others_see_it(tmp_path):
+    fields = {"limit": 16, "max_in_flight": 16}
+    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 4, **fields) as routers:
         release = asyncio.Event()
         for engine in made[1:]:
             engine.script = Endless(slow(release))
-
-        async def served(router: Router) -> int:
-            """Ask as a client does who is told to come back."""
-            while (status := (await router.post(stream=True)).status_code) == 429:
-                await asyncio.sleep(0.05)
-            return status
-
-        asking = []
-        for _ in range(24):  # a quarter of 2 x 16 is 8
-            asking.append(asyncio.ensure_future(served(routers[0])))
-            await asyncio.sleep(0.05)
-        registry = routers[0].app.services.registry
-        await until(lambda: sum(registry.counts().values()) == 24, "all of them to run")
-        asking.append(asyncio.ensure_future(served(routers[1])))
-        await until(routers[1].decoding, "a request at another router: it has kept a place")
+        asking = [asyncio.ensure_future(routers[0].post(stream=True)) for _ in range(32)]
+        await until(lambda: sum(routers[0].counts().values()) == 32, "all of them to run")
+        await until(lambda: all(totals(router) == [16, 16] for router in routers), "everybody to see it")
+        for router in routers:
+            assert (await router.post()).status_code == 429
+        assert [router.counter("retries", leg="decode") for router in routers] == [0] * 4, "nobody was asked"
         release.set()
-        assert set(await asyncio.gather(*asking)) == {200}
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        await until(lambda: all(totals(router) == [0, 0] for router in routers), "the end of it to be seen")
 
 
 @pytest.mark.slow
-async def test_counts_are_shared_and_requests_avoid_each_other(tmp_path):
-    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 2) as (first, second):
+async def test_requests_avoid_those_of_other_routers(tmp_path):
+    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 2, limit=16) as (first, second):
         release = asyncio.Event()
         for engine in made[1:]:
             engine.script.append(slow(release))
         busy = asyncio.ensure_future(first.post(stream=True))
         await until(first.decoding, "a stream at the first router")
         name = first.decoding()
-        registry = second.app.services.registry
-        decode = registry.endpoints("decode")
-        await until(lambda: sum(registry.totals(decode)) == 1, "the second one to hear of it")
-        assert registry.counts() == {"d0": 0, "d1": 0}
+        await until(lambda: sum(totals(second)) == 1, "the second one to see it")
+        assert second.counts() == {"d0": 0, "d1": 0}
         for engine in made[1:]:
             if engine.name != name:
                 engine.script.clear()
@@ -203,97 +196,72 @@ async def test_counts_are_shared_and_requests_avoid_each_other(tmp_path):
             assert (await second.post()).headers["x-eldr-decode"] != name
         release.set()
         await busy
-        await until(lambda: sum(registry.totals(decode)) == 0, "the end of it to be heard of")
+        await until(lambda: sum(totals(second)) == 0, "the end of it to be seen")
 
 
 @pytest.mark.slow
-async def test_a_router_that_dies_leaves_its_share_and_one_that_hangs_keeps_it(tmp_path, caplog, monkeypatch):
-    from eldr_router.state import peers as module
-
-    monkeypatch.setattr(module, "_PATIENCE", 1.0)
-    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=8) as (first, second):
-        assert shares(first).bound("d0") == 4
-        hung = asyncio.Event()
-        answer = second.app.admins.handler
-
-        async def late(request, client):
-            await hung.wait()
-            answer(request, client)
-
-        def hang(request, client):
-            client.run(late(request, client))
-
-        second.app.admins.handler = hang
-        caplog.clear()
-        state = await first.state()
-        assert state["share"]["members"] == sorted([first.app.services.router, second.app.services.router])
-        await until(lambda: "reserved" in str(problem(first)), "the silence to be told")
-        await asyncio.sleep(0.5)
-        assert shares(first).bound("d0") == 4, "it may be alive"
-        state = await first.state()
-        assert state["peers"][0]["router"] == second.app.services.router
-        assert re.search("does not answer|was silent", state["peers"][0]["problem"])
-        assert state["decode"][0]["bound"] == 4
-        text = first.app.services.metrics.exposition().decode()
-        assert "eldr_router_unreachable_peers 1.0" in text
-        assert "eldr_router_members 2.0" in text
-        assert 'eldr_router_bound{endpoint="d0"} 4.0' in text
-        assert "eldr_router_peer_age_seconds{" in text
-        # of the second one: on a starved machine it may miss an answer of the first one itself
-        address = second.admin.removeprefix("http://")
-        told = [r for r in caplog.records if f"router at {address}:" in r.getMessage()]
-        assert [r.levelno for r in told] == [logging.WARNING], "once, not for every question"
-        second.app.admins.handler = answer
-        hung.set()
-        await until(lambda: problem(first) is None, "it to answer again")
-        await second.app.stop()
-        await until(lambda: shares(first).bound("d0") == 8, "its share to be free")
-        answer = await first.client.get(f"{first.admin}/eldr/v1/state", headers=AUTH)
-        assert answer.json()["peers"][0]["problem"] == "refuses connections"
-
-
-def problem(router: Router) -> str | None:
-    return next(iter(shares(router).peers.values())).problem
+@pytest.mark.parametrize("what", ["silent", "closed", "hole", "another"])
+async def test_a_router_that_says_nothing_delays_nobody(tmp_path, what, caplog):
+    """It hangs, is gone, accepts no connection, or is no router: the others are ready at once, with all places."""
+    async with contextlib.AsyncExitStack() as stack:
+        made = await stack.enter_async_context(engines("p0", "d0", "d1"))
+        port, other = free_ports(2)
+        if what == "another":
+            server = FakeEngine("decode", "other", port=other)
+            await server.start()
+            stack.push_async_callback(server.refuse)
+        elif what != "closed":
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", other), backlog=0))
+            for _ in range(3 if what == "hole" else 0):  # with these it accepts none any more
+                held = stack.enter_context(socket.socket())
+                held.setblocking(False)
+                held.connect_ex(listener.getsockname())
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED))
+        for engine in made[1:]:
+            engine.limit = 4
+        workers = tmp_path / "workers.yaml"
+        write_workers(workers, made, policy="MarginalUnion", max_in_flight=4)
+        router = await stack.enter_async_context(starting(made, workers, client, port, [port, other]))
+        made[0].eldr = signature(500, 500, 0, 0, 500, 500, 0, 0)
+        await until(lambda: reports(router), "all engines to report")
+        release = asyncio.Event()
+        for engine in made[1:]:
+            engine.script = Endless(slow(release))
+        asking = [asyncio.ensure_future(router.post(stream=True)) for _ in range(8)]
+        await until(lambda: sum(router.counts().values()) == 8, "all places to be used")
+        await until(
+            lambda: router.app.services.registry.peers[("127.0.0.1", other)].problem, "why to be reported"
+        )
+        (peer,) = (await router.state())["peers"]
+        assert peer["age"] is None
+        assert peer["problem"]
+        assert "eldr_router_unreachable_peers 1.0" in router.app.services.metrics.exposition().decode()
+        reported = [r for r in caplog.records if f"router at 127.0.0.1:{other}" in r.getMessage()]
+        assert {r.levelno for r in reported} == {logging.WARNING}
+        release.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
 
 
 @pytest.mark.slow
-async def test_a_router_that_another_one_does_not_list_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(rules, "_UNLISTED_SECONDS", 0.5)
-    workers, ports = tmp_path / "w", free_ports(2)
-    async with (
-        engines("p0", "d0") as made,
-        httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client,
-    ):
-        write_workers(workers, made, max_in_flight=4)
-        async with (
-            starting(made, workers, client, ports[0], []) as first,
-            starting(made, workers, client, ports[1], ports, is_ready=False) as second,
-        ):
-            await until(lambda: len(view(second).members) == 2, "the second one to hear the first")
-            assert (await first.post()).status_code == 200
-            answer = await second.post()
-            assert answer.status_code == 429
-            assert f"127.0.0.1:{ports[0]}" in answer.json()["error"]["message"]
-            assert not second.app.is_ready()
-            await until(lambda: "--peer" in str(problem(second)), "the reason to be told")
-
-
-@pytest.mark.slow
-async def test_a_router_restarts_at_its_address(tmp_path):
-    async with engines("p0", "d0") as made:
-        workers, ports = tmp_path / "w", free_ports(2)
-        write_workers(workers, made, max_in_flight=4)
-        async with (
-            httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client,
-            starting(made, workers, client, ports[0], ports) as first,
-        ):
-            for _ in range(3):
-                async with starting(made, workers, client, ports[1], ports) as second:
-                    both = sorted([first.app.services.router, second.app.services.router])
-                    await until(lambda want=both: list(view(first).members) == want, "the new id")
-                    await until(lambda r=second: shares(r).bound("d0") == 2, "its share")
-                    await until(lambda: shares(first).bound("d0") == 2, "the other share")
-            await until(lambda: shares(first).bound("d0") == 4, "everything, alone")
+async def test_engines_that_report_no_load_are_split_over_all_routers_that_are_listed(tmp_path):
+    async with engines("p0", "d0") as made, contextlib.AsyncExitStack() as stack:
+        workers, ports = tmp_path / "w", [*free_ports(2), free_port()]  # the third one never starts
+        write_workers(workers, made, max_in_flight=8)
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED))
+        routers = [
+            await stack.enter_async_context(starting(made, workers, client, port, ports))
+            for port in ports[:2]
+        ]
+        release = asyncio.Event()
+        made[1].script = Endless(slow(release))
+        asking = [asyncio.ensure_future(router.post(stream=True)) for router in routers for _ in range(4)]
+        await until(lambda: made[1].polls >= 2, "both to be refused a report")
+        await until(lambda: sum(task.done() for task in asking) == 4, "the rest to be refused")
+        assert [router.counts() for router in routers] == [{"d0": 2}] * 2
+        (engine,) = (await routers[0].state())["decode"]
+        assert (engine["reports"], engine["bound"], engine["total"]) == (False, 2, 2)
+        release.set()
+        assert Counter(answer.status_code for answer in await asyncio.gather(*asking)) == {200: 4, 429: 4}
 
 
 KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
@@ -365,13 +333,14 @@ async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
         workers = tmp_path / "workers.yaml"
         write_workers(workers, made, policy="MarginalUnion")
         async with starting(made, workers, client, port, [port, closed]) as router:
-            shares(router).set_addresses([("127.0.0.1", port)])
+            router.app.services.registry.set_peers([("127.0.0.1", port)])
             router["p0"].eldr = signature(500, 500, 0, 0, 500, 500, 0, 0)
             release = asyncio.Event()
             for name in ("d0", "d1"):
                 router[name].script.append(slow(release))
             async with router.stream():
-                heard = lambda: shares(router).peers[("127.0.0.1", port)].heard  # noqa: E731
+                peers = router.app.services.registry.peers
+                heard = lambda: peers[("127.0.0.1", port)].heard  # noqa: E731
                 await until(heard, "it to hear itself")
                 since = heard()
                 await until(lambda: heard() > since + 0.6, "two turns of tables")

@@ -327,7 +327,8 @@ def test_everything_speaks_ipv6(tmp_path):
             assert r.ask("hello") == ("ok", text.completion("hello", 16))
             assert r.counter("whole") == 0, "the KV was pulled"
             wait_for(lambda r=r: r.state()["samples"] == 1, "its record", 60)
-            wait_for(lambda r=r: len(r.state()["share"]["members"]) == 2, "the other router", 60)
+            wait_for(lambda r=r: all(e["reports"] for e in r.state()["decode"]), "the engine's report", 60)
+            wait_for(lambda r=r: r.state()["peers"][0]["age"] is not None, "the other router", 60)
 
 
 @pytest.mark.slow

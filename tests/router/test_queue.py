@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
-from collections.abc import AsyncIterator
 from typing import Self
 
 import httpx
 import pytest
 
 from eldr_router import app
-from eldr_router.plan import shares
-from eldr_router.serve import queue
 from tests.fakes.engines import Exchange, engines, slow, token_event
 from tests.router.conftest import AUTH, Router, until
 from tests.router.test_peers import peers
@@ -64,9 +60,7 @@ class Busy:
             self.releases.append(release)
         for at in range(len(self.names)):
             self.tasks.append(asyncio.ensure_future(self.router.post(stream=True)))
-            await until(
-                lambda at=at: sum(self.router.app.services.registry.counts().values()) > at, "a place"
-            )
+            await until(lambda at=at: sum(self.router.counts().values()) > at, "a place")
         return self
 
     def free(self) -> None:
@@ -114,7 +108,6 @@ async def test_a_bound_and_a_deadline(start):
         assert router.counter("requests", outcome="overloaded") == 3
         assert len(router["p0"].requests) == 1
         assert waiting(router) == 0
-        assert router.app.services.registry.queued == 0
 
 
 async def test_who_may_wait_changes_without_a_restart(start):
@@ -200,90 +193,19 @@ async def test_an_engine_that_is_well_again_wakes_who_waits(start):
             assert (await task).status_code == 200
 
 
-async def test_room_of_another_router_wakes_who_waits(tmp_path, no_ticks):
-    fields = {"max_in_flight": 4, "max_waiting": 4}
-    async with (
-        engines("p0", "d0") as made,
-        peers(made, tmp_path, 2, **fields) as (first, second),
-        Busy(first, "d0", "d0"),  # its own half
-    ):
-        third = asyncio.ensure_future(ask(first, "lent by the other"))
-        assert (await third).status_code == 200
-        async with Busy(first, "d0"):
-            fourth = asyncio.ensure_future(ask(first, "the other never gives its last"))
-            await until(lambda: waiting(first), "it to wait")
-            await second.app.stop()
-            assert (await fourth).status_code == 200
+@pytest.mark.usefixtures("polled")
+async def test_room_that_an_engine_reports_wakes_who_waits(start, no_ticks):
+    async with start("p0", "d0", settings=ONE, max_in_flight=4) as router:
+        router["d0"].limit = router["d0"].in_flight = 4
+        (engine,) = router.app.services.registry.endpoints("decode")
+        await until(lambda: engine.load, "it to report")
+        (task,) = await in_line(router, 1)
+        router["d0"].in_flight = 3
+        assert (await task).status_code == 200
+        router["d0"].in_flight = 0
 
 
-@pytest.fixture
-def gives(monkeypatch) -> asyncio.Event:
-    """Routers give nothing to each other until this is set."""
-    event, grants = asyncio.Event(), shares.grants
-    monkeypatch.setattr(shares, "grants", lambda *args: grants(*args) if event.is_set() else {})
-    return event
-
-
-@contextlib.asynccontextmanager
-async def two_routers(tmp_path, busy: int) -> AsyncIterator[Router]:
-    """Start two routers, each with a half of eight places, and return the first one, which uses some of its own."""
-    async with (
-        engines("p0", "d0") as made,
-        peers(made, tmp_path, 2, max_in_flight=8) as (first, _),
-        Busy(first, *["d0"] * busy),
-    ):
-        yield first
-
-
-@pytest.mark.patches
-async def test_room_that_another_router_is_about_to_give_is_waited_for(tmp_path, gives):
-    async with two_routers(tmp_path, busy=4) as first:
-        (waits,) = await in_line(first, 1)
-        gives.set()
-        assert (await waits).status_code == 200
-
-
-@pytest.mark.patches
-async def test_room_that_is_not_given_in_time_is_waited_for_no_longer(tmp_path, gives, monkeypatch):
-    monkeypatch.setattr(queue, "SHARE_SECONDS", 0.2)
-    async with two_routers(tmp_path, busy=4) as first:
-        answer = await ask(first)
-        assert not gives.is_set()
-        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-        assert first.counter("rejected", reason="deadline") == 1
-
-
-@pytest.mark.patches
-async def test_a_full_pool_is_full_at_once_however_many_routers_split_it(tmp_path, gives, monkeypatch):
-    monkeypatch.setattr(queue, "SHARE_SECONDS", 600.0)
-    async with (
-        engines("p0", "d0") as made,
-        peers(made, tmp_path, 2, max_in_flight=8) as (first, second),
-        Busy(first, *["d0"] * 4),
-        Busy(second, *["d0"] * 3),  # its last place it gives to nobody
-    ):
-        await until(lambda: first.app.services.registry.totals(decoders(first)) == [7], "it to be told")
-        gives.set()  # before, the first might have got that place while the second was idle
-        assert (await ask(first)).status_code == 429
-        assert first.counter("rejected", reason="full") == 1
-
-
-@pytest.mark.patches
-async def test_a_share_that_is_not_confirmed_yet_is_waited_for(tmp_path, monkeypatch):
-    confirm = asyncio.Event()
-    settle = shares.Shares._settle
-    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=8) as (first, _):
-        monkeypatch.setattr(shares.Shares, "_settle", lambda self: settle(self) if confirm.is_set() else None)
-        first.app.services.registry.shares._begin_anew()  # as after a standstill: it has nothing
-        (waits,) = await in_line(first, 1)
-        confirm.set()
-        assert (await waits).status_code == 200
-
-
-def decoders(router: Router) -> list:
-    return router.app.services.registry.endpoints("decode")
-
-
+@pytest.mark.usefixtures("polled")
 async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):
     most = running = 0
 
@@ -298,11 +220,10 @@ async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):
             running -= 1
 
     fields = {"max_in_flight": 4, "max_waiting": 100}
-    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, **fields) as routers:
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, limit=4, **fields) as routers:
         made[1].script.extend([counted] * 80)
         answers = await asyncio.gather(*(ask(routers[i % 2], f"{i}") for i in range(80)))
         assert [answer.status_code for answer in answers] == [200] * 80
         assert most <= 4
         for router in routers:
             await until(router.idle, "every place to be free")
-            assert router.app.services.registry.queued == 0

@@ -26,7 +26,6 @@ from eldr.contract import (
 )
 from eldr.sim import text, traces
 from eldr.wire import decode_counts
-from eldr_router.plan.exposition import read_deadlines
 from tests.support.processes import ELDR, engine, wait_for
 
 pytestmark = pytest.mark.process
@@ -125,7 +124,7 @@ def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
     with engine("decode", *FAST, "--ignore-deadlines") as d:
         said = decode(d.url, "unheeded", params).json()["choices"][0]["text"]
         assert said != text.completion("unheeded", 8)
-        assert not read_deadlines(httpx.get(f"{d.url}/metrics", timeout=120).content), "it does not claim to"
+        assert httpx.get(f"{d.url}{PATH_LOAD}", timeout=120).status_code == 404, "it reports no load either"
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_a_refused_result_can_still_be_used(fleet, correct, fresh, background):
 
 
 def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, tmp_path):
-    """Each of them may fill every engine: what is too much comes back and goes elsewhere, with its one prefill."""
+    """Each of them fills every engine by what it reports: what is too much comes back and goes elsewhere, with its one prefill."""
     p, d0, d1 = fleet.up("p", "d0", "d1")
     urls = {engine.name: engine.url for engine in (p, d0, d1)}
     # of a prompt below a block there is no result to keep: such a request is told to come back
@@ -158,7 +158,6 @@ def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, t
             correct(case, answer.result())
         declined = sum(each.counter("retries", cause="full") for each in (one, other))
         others = sum(each.counter("retries") for each in (one, other)) - declined
-    assert declined
     assert max(count for count, _ in at_d0 + at_d1) <= 3
     prefills = p.metric("vllm:request_success_total") - before
     assert len(cases) <= prefills <= len(cases) + others, (

@@ -1,4 +1,4 @@
-"""The admin port: state, counts, signature log, metrics. Everything but metrics needs the bearer token."""
+"""The admin port: state, unions, signature log, metrics. Everything but metrics needs the bearer token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import orjson
 from eldr.addresses import authority
 from eldr.contract import (
     HEADER_ADMIN_TOKEN,
-    PATH_COUNTS,
     PATH_EXPLAIN,
     PATH_HEALTH,
     PATH_METRICS,
@@ -32,7 +31,6 @@ from eldr_router.ops.explain import explain
 from eldr_router.ops.locality import saving_state, step_time_state, unions_state
 from eldr_router.ops.metrics import CONTENT_TYPE
 from eldr_router.plan import tables
-from eldr_router.plan.reports import read_question, write_report
 from eldr_router.plan.table import SetRef
 from eldr_router.serve.services import Services
 from eldr_router.state.control import Control
@@ -82,8 +80,6 @@ class Admin:
         self._authorize(request)
         if request.path == PATH_STATE:
             client.respond(200, [JSON], orjson.dumps(self.state()))
-        elif request.path == PATH_COUNTS:
-            client.respond(200, [JSON], orjson.dumps(self._counts(request.query)))
         elif request.path == PATH_UNIONS:
             client.respond(200, [JSON], orjson.dumps(self._unions(request.query)))
         elif request.path == PATH_EXPLAIN:
@@ -103,10 +99,6 @@ class Admin:
         if not bearer and not alone:
             raise RouterError(401, "the admin port needs 'authorization: Bearer <token>'", "unauthorized")
 
-    def _counts(self, query: str) -> dict[str, Any]:
-        registry = self._services.registry
-        return write_report(registry.report(read_question(query)))
-
     def _unions(self, query: str) -> dict[str, Any]:
         services, (of, since) = self._services, tables.read_question(query)
         locality = services.placer.locality
@@ -117,7 +109,7 @@ class Admin:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
         services, control = self._services, self._control
         registry, table = services.registry, services.table
-        ages, locality = registry.peer_ages(), services.placer.locality
+        now, locality = services.clock(), services.placer.locality
         prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
         return {
             "v": STATE_VERSION,
@@ -152,6 +144,7 @@ class Admin:
                     "in_flight": e.in_flight,
                     "total": total,
                     "bound": registry.bound(e, table.max_in_flight),
+                    "reports": e.load is not None,
                     "untested": e.untested or None,
                     "counting": e.counting,
                     "kv_tokens": None if e.cache is None else e.cache.tokens,
@@ -163,19 +156,13 @@ class Admin:
             "traffic": locality.traffic.state(),
             "saving": saving_state(locality),
             "step_time": step_time_state(locality, registry),
-            "share": {
-                "members": registry.shares.view.members,
-                "limit": registry.shares.view.limit,
-                "awaited": registry.shares.awaited,
-            },
             "peers": [
                 {
                     "url": f"http://{authority(*address)}",
-                    "router": peer.report.router if peer.report else None,
-                    "age": ages.get(address),
+                    "age": None if peer.heard is None else now - peer.heard,
                     "problem": peer.problem,
                 }
-                for address, peer in registry.shares.peers.items()
+                for address, peer in registry.peers.items()
             ],
             "counters": services.metrics.totals(),
         }

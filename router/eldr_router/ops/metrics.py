@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from eldr.addresses import authority
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.ops.gen_ai import GenAi
 from eldr_router.ops.tally import Count, Spread
@@ -31,6 +30,9 @@ class _InFlight(Collector):
         labels = ["role", "endpoint"]
         own = GaugeMetricFamily("eldr_router_in_flight", "Sequences of this router in flight.", labels=labels)
         up = GaugeMetricFamily("eldr_router_endpoint_healthy", "1 unless ejected.", labels=labels)
+        reports = GaugeMetricFamily(
+            "eldr_router_endpoint_reports", "1 while it reports its load.", labels=labels[1:]
+        )
         held = GaugeMetricFamily(
             "eldr_router_kv_held_tokens",
             "KV that this router's sequences are expected to hold.",
@@ -39,6 +41,7 @@ class _InFlight(Collector):
         size = GaugeMetricFamily("eldr_router_kv_tokens", "KV that an engine can hold.", labels=labels[1:])
         for endpoint in self._registry.endpoints(ROLE_DECODE):
             held.add_metric([endpoint.name], endpoint.tokens)
+            reports.add_metric([endpoint.name], float(endpoint.load is not None))
             if endpoint.cache is not None:
                 size.add_metric([endpoint.name], endpoint.cache.tokens)
         for role in (ROLE_PREFILL, ROLE_DECODE):
@@ -47,39 +50,23 @@ class _InFlight(Collector):
                 up.add_metric([role, endpoint.name], float(self._registry.is_healthy(endpoint)))
         yield own
         yield up
+        yield reports
         yield held
         yield size
 
 
-class _Sharing(Collector):
-    """Reads at the scrape what this router may have, and how well it knows the others."""
+class _Peers(Collector):
+    """Reads at the scrape how well this router knows the others."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        registry, shares = self._registry, self._registry.shares
-        bound = GaugeMetricFamily(
-            "eldr_router_bound", "Sequences that this router may have in flight.", labels=["endpoint"]
-        )
-        for endpoint in registry.endpoints(ROLE_DECODE):
-            bound.add_metric([endpoint.name], registry.bound(endpoint, shares.view.limit))
-        age = GaugeMetricFamily(
-            "eldr_router_peer_age_seconds", "Since another router was heard.", labels=["peer"]
-        )
-        for address, seconds in registry.peer_ages().items():
-            age.add_metric([authority(*address)], seconds)
-        unreachable = sum(peer.problem is not None for peer in shares.peers.values())
-        yield bound
-        yield age
+        peers = self._registry.peers.values()
+        unreachable = sum(peer.problem is not None for peer in peers)
+        yield GaugeMetricFamily("eldr_router_peers", "Other routers that this one knows of.", len(peers))
         yield GaugeMetricFamily(
-            "eldr_router_members", "Routers that split the limit.", len(shares.view.members)
-        )
-        yield GaugeMetricFamily("eldr_router_unreachable_peers", "Routers that do not answer.", unreachable)
-        yield GaugeMetricFamily(
-            "eldr_router_awaited",
-            "What is missing until this router has its whole share.",
-            len(shares.awaited),
+            "eldr_router_unreachable_peers", "Those of them whose unions cannot be read.", unreachable
         )
 
 
@@ -95,7 +82,7 @@ class Metrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_InFlight(registry))
-        self._registry.register(_Sharing(registry))
+        self._registry.register(_Peers(registry))
         self._counts: list[Count] = []
         self.requests = self._count("requests", "Requests by outcome.", "outcome")
         self.unauthorized = self._count("unauthorized", "Requests without a known API key.")

@@ -13,7 +13,6 @@ from eldr_router.plan.exposition import (
     read_answers,
     read_cache,
     read_counting,
-    read_deadlines,
     read_steps,
     read_sums,
     read_untested,
@@ -90,12 +89,10 @@ class Steps:
         if answer.status == 200:
             endpoint.untested = read_untested(answer.body)
             endpoint.counting = read_counting(answer.body)
-            endpoint.keeps_deadlines = read_deadlines(answer.body)
             endpoint.cache = read_cache(answer.body)
             answers = read_answers(answer.body)
-            self._registry.contexts.heard(
-                endpoint.name, answers, endpoint.cache, self._registry.known(endpoint), now
-            )
+            (held,) = self._registry.held([endpoint])
+            self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held, now)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

@@ -89,6 +89,11 @@ class Contexts:
         return self._tokens / self._requests
 
     @property
+    def mean(self) -> float:
+        """Tokens that a sequence is expected to hold, mean of the requests placed lately; 0 before the first."""
+        return self._size
+
+    @property
     def factor(self) -> float:
         """What engines hold for each token that is expected of their requests."""
         if not self._expected:

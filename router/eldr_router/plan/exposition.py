@@ -21,7 +21,6 @@ from eldr.contract import (
     METRIC_COUNTING,
     METRIC_FED_TOKENS,
     METRIC_INFO,
-    METRIC_LATE_PULLS,
     METRIC_STEP_SECONDS,
 )
 from eldr.core.saving import Batches
@@ -46,7 +45,6 @@ _LINE = re.compile(
 )
 _INFO = re.compile(rb"^%b\{([^\n]*)\} 1(?:\.0)?$" % METRIC_INFO.encode(), re.MULTILINE)
 _STOPPED = re.compile(rb"^%b(?:\{[^\n]*\})? 0(?:\.0)?$" % METRIC_COUNTING.encode(), re.MULTILINE)
-_LATE = re.compile(rb"^(?:# TYPE )?%b_total\b" % METRIC_LATE_PULLS.encode(), re.MULTILINE)
 _CACHE = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\} 1(?:\.0)?$", re.MULTILINE)
 _USED = re.compile(rb"^vllm:kv_cache_usage_perc(?:\{[^\n]*\})? ([^\s]+)$", re.MULTILINE)
 _ANSWERS = re.compile(
@@ -122,11 +120,6 @@ def read_untested(text: bytes) -> str:
 def read_counting(text: bytes) -> bool:
     """Return whether an engine counts on all its ranks, as far as the exposition tells."""
     return _STOPPED.search(text) is None
-
-
-def read_deadlines(text: bytes) -> bool:
-    """Return whether an engine counts pulls that it refused as too late: it does so where its plug-in keeps deadlines."""
-    return _LATE.search(text) is not None
 
 
 def read_cache(text: bytes) -> Cache | None:

@@ -103,7 +103,7 @@ def _prefill(state: State, before: Actions) -> Step:
 def _decode(state: State, before: Actions) -> Step:
     if state.phase is not _DECODE:
         state = replace(state, phase=_DECODE)
-    return state, (*before, Decode(state.held, state.form, state.refused | state.declined, state.broken))
+    return state, (*before, Decode(state.held, state.form, state.refused, state.broken))
 
 
 def _over(state: State, *actions: Action) -> Step:
@@ -162,7 +162,6 @@ def _prefilled(state: State, event: Prefilled) -> Step:
         held=event.kv,
         expires=event.expires,
         refused=_NONE,
-        declined=_NONE,
         busy=False,
     )
     return _decode(state, (Leave(), *blame, Praise(event.engine)))
@@ -184,11 +183,8 @@ def _exhausted(state: State, event: Exhausted) -> Step:
 
 
 def _nobody(state: State, event: Nobody) -> Step:
-    if state.declined:
-        # a result is worth a wait: its prompt has been computed, and a place may be free at any moment
-        if state.held:
-            return replace(state, phase=_WAIT, declined=_NONE), (Wait(),)
-        return _over(state, Fail(429, "every decode engine is full; retry later", "overloaded"))
+    if state.held and event.full:  # a result is worth a wait: its prompt has been computed
+        return replace(state, phase=_WAIT), (Wait(),)
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
 
 
@@ -207,10 +203,9 @@ def _decode_refused(state: State, event: Refused) -> Step:
     return _decode(state, (Leave(), Eject(event.engine)))
 
 
-def _declined(state: State, event: Declined) -> Step:
+def _declined(state: State, event: Declined) -> Step:  # noqa: ARG001
     # nothing was pulled: the result is what it was before
-    state = replace(state, declined=state.declined | {event.engine}, held=_is_pinned(state))
-    return _decode(state, (Leave(),))
+    return _decode(replace(state, held=_is_pinned(state)), (Leave(),))
 
 
 def _once_more(state: State, event: Again) -> Step:
@@ -283,7 +278,6 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
         spent=spent,
         broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
         refused=_NONE,
-        declined=_NONE,
         source=None,
         held=False,
         expires=math.inf,

@@ -70,8 +70,6 @@ class State(Struct, frozen=True):
         Until when the result may be pulled; infinite once the pull is known to be over.
     refused, broken : frozenset of Engine
         Engines to avoid in this leg, and those that failed this request.
-    declined : frozenset of Engine
-        Engines that are full, as they say; they are asked again once all others are.
     suspect : tuple or None
         (leg, engine, prefill engine of its pull or None): who failed first, and is not blamed yet.
     shared : bool
@@ -93,7 +91,6 @@ class State(Struct, frozen=True):
     expires: float = math.inf
     refused: frozenset[Engine] = frozenset()
     broken: frozenset[Engine] = frozenset()
-    declined: frozenset[Engine] = frozenset()
     suspect: tuple[str, Engine, Engine] | None = None
     shared: bool = False
     busy: bool = False
@@ -186,17 +183,18 @@ class Tick(Struct, frozen=True):
 
 
 class Again(Struct, frozen=True):
-    """Engines that were full may have room by now."""
+    """Engines may have room by now."""
 
     at: float
 
 
 class Nobody(Struct, frozen=True):
-    """No engine is left for the leg that was asked for."""
+    """No engine is left for the leg that was asked for; ``full``: an engine that is full may have room at any moment."""
 
     status: int
     message: str
     code: str
+    full: bool = False
 
 
 class Full(Struct, frozen=True):
@@ -253,7 +251,7 @@ class Decode(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Report when engines that were full may have room."""
+    """Report when engines may have room."""
 
 
 class Send(Struct, frozen=True):

@@ -129,6 +129,8 @@ class Completion:
         self._state = state
         if type(event) is steps.Declined:
             self._services.metrics.gave_up("decode", "full")
+            limit = self._table.max_in_flight
+            event.engine.declined(self._services.registry.bound(event.engine, limit), self._sequences)
         if state.failures is not before.failures:
             for failure in state.failures[len(before.failures) :]:
                 self._services.metrics.gave_up(failure.leg, failure.cause)
@@ -220,7 +222,8 @@ class Completion:
                 self._whole = "kv_key"
                 self._handle(steps.Unpaired())
             else:
-                self._handle(steps.Nobody(error.status, error.message, error.code))
+                full = services.registry.is_any_full(self._table.max_in_flight)
+                self._handle(steps.Nobody(error.status, error.message, error.code, full))
             return
         if not action.kv:
             self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))

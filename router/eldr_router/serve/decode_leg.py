@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from eldr.contract import HEADER_FULL
 from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import JSON, ResponseHead
@@ -12,13 +11,13 @@ from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
 from eldr_router.plan.apis import Api
 from eldr_router.plan.assemble import AssemblyError, EventAssembly
+from eldr_router.plan.load import is_full
 from eldr_router.plan.relay import Relay
 from eldr_router.plan.steps import Answered, Connected, Declined, Ended, Form, Full, Heard, Ready
 from eldr_router.plan.usage import Usage, usage_of
-from eldr_router.serve.legs import BUSY, OK, Flow, Leg
+from eldr_router.serve.legs import OK, Flow, Leg
 from eldr_router.state.endpoint import Endpoint, Lease
 
-_FULL = HEADER_FULL.encode()
 _MAX_HELD = 1 << 20
 """A whole answer up to this size is read before the client's response begins, so that it can still be retried."""
 
@@ -107,7 +106,7 @@ class DecodeLeg(Leg):
 
     def on_head(self, head: ResponseHead) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
-        self.head = head
+        super().on_head(head)
         if head.status != OK:
             return
         if head.is_event_stream:
@@ -238,10 +237,8 @@ class DecodeLeg(Leg):
     def _whole(self, body: bytes) -> None:
         if self.head is None:
             return
-        if self.head.status == BUSY and any(name == _FULL for name, _ in self.head.headers):
-            self._flow.handle(
-                Declined(self.endpoint)
-            )  # not for any other 429: who knows what was read before it
+        if is_full(self.head) and self.endpoint.load is not None:
+            self._flow.handle(Declined(self.endpoint))  # any other 429 may come after a pull
             return
         if self._is_bad(self.head.status):
             return

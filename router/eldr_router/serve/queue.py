@@ -15,9 +15,6 @@ from eldr_router.http.errors import RouterError
 from eldr_router.ops.metrics import Metrics
 from eldr_router.state.registry import Admission, Registry
 
-SHARE_SECONDS = 2.0
-"""Longest wait for room that other routers are about to give, where nobody may wait for an engine: they are asked every 20 ms."""
-
 
 class Waiter(Protocol):
     """A request that waits."""
@@ -80,14 +77,11 @@ class Queue:
                 full = error
         most, seconds = self._bounds()
         reason = "queue_full" if most and self._entries else "full"
-        if not most and self._registry.expects_room(limit):
-            most, seconds = limit, SHARE_SECONDS
         if self._is_closed or len(self._entries) >= most:
             self._reject(reason)
-            raise full or self._registry.full(limit, sequences)
+            raise full or self._registry.full(limit)
         timer = self._loop.call_later(seconds, self._expire, waiter)
         self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
-        self._registry.queued += sequences
         return None
 
     def leave(self, waiter: Waiter) -> None:
@@ -95,7 +89,6 @@ class Queue:
         entry = self._entries.pop(waiter, None)
         if entry is not None:
             entry.timer.cancel()
-            self._registry.queued -= entry.sequences
             self._metrics.wait(self._loop.time() - entry.since)
 
     def wake(self) -> None:

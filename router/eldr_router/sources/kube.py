@@ -29,7 +29,7 @@ from eldr.contract import (
 from eldr_router.plan.table import RoutingError, SetRef, parse
 from eldr_router.sources.api import Api, ApiError, Object
 from eldr_router.sources.follow import Follower, Watch
-from eldr_router.sources.pods import doubted, engines, peers, secure
+from eldr_router.sources.pods import engines, peers, secure
 from eldr_router.state.control import Control, MissingError
 
 
@@ -90,7 +90,7 @@ class KubeSource:
         pods = self._pods.values()
         others = peers(pods, self._own_ip)
         if others is not None:
-            self._control.set_peers(others, doubted(pods), secure(pods, self._name))
+            self._control.set_peers(others, secure(pods, self._name))
 
     async def _get_routing(self) -> str:
         config_map = await self._api.get(f"{self._base}/configmaps/{self._routing}")

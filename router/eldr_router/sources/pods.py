@@ -57,15 +57,6 @@ def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]] | None
     return [(address, PORT_ADMIN) for address in found if address != own_address]
 
 
-def doubted(pods: Iterable[Pod]) -> set[tuple[str, int]]:
-    """Return the admin addresses of routers of which Kubernetes does not say that they serve: not ready, or terminating."""
-    return {
-        (address, PORT_ADMIN)
-        for address, pod in _routers(pods)
-        if pod["metadata"].get("deletionTimestamp") or not _is_ready(pod)
-    }
-
-
 def secure(pods: Iterable[Pod], name: str) -> dict[tuple[str, int], str]:
     """Return the admin addresses where TLS is spoken, with the name that certificates are for."""
     return {(address, PORT_ADMIN): name for address, pod in _routers(pods) if is_secure(pod)}
@@ -81,11 +72,6 @@ def _routers(pods: Iterable[Pod]) -> Iterator[tuple[str, Pod]]:
 
 def _has_ended(pod: Pod) -> bool:
     return (pod.get("status") or {}).get("phase") in ENDED_PHASES
-
-
-def _is_ready(pod: Pod) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def _container(pod: Pod, name: str) -> Mapping[str, Any]:

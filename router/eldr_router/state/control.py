@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr_router.plan.backoff import Backoff
-from eldr_router.plan.members import Address
-from eldr_router.plan.spec import EndpointSpec
+from eldr_router.plan.spec import Address, EndpointSpec
 from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
 from eldr_router.serve.services import Services
 
@@ -74,15 +73,10 @@ class Control:
                 spec.name for spec in known - kept
             )  # one that is new has nothing cached
 
-    def set_peers(
-        self,
-        addresses: Iterable[Address],
-        in_doubt: Collection[Address] = (),
-        names: Mapping[Address, str] | None = None,
-    ) -> None:
-        """Take the admin addresses of the other routers, those that may not live any more, and by whose name some speak TLS."""
+    def set_peers(self, addresses: Iterable[Address], names: Mapping[Address, str] | None = None) -> None:
+        """Take the admin addresses of the other routers, and by whose name some speak TLS."""
         self._services.pool.names = names or {}
-        self._services.registry.shares.set_addresses(addresses, in_doubt)
+        self._services.registry.set_peers(addresses)
 
     def set_intent(self, intent: Intent, fetch: Fetch) -> None:
         """Take a routing document, and how its sets are fetched."""
@@ -115,10 +109,8 @@ class Control:
 
     @property
     def settled(self) -> bool:
-        """Whether engines and this router's part of them are known, and a table with its set, or why not."""
+        """Whether engines are known, and a table with its set, or why not."""
         if self._intent is None or not self._roles or self._services.table is EMPTY:
-            return False
-        if not self._services.registry.shares.begun:
             return False
         active = self._intent.active
         return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)
@@ -213,7 +205,6 @@ class Control:
             epoch, active, content = intent.epoch, intent.active, self._loaded[intent.active.digest]
         if active != current.active or epoch != current.epoch:
             log.info("epoch %d: %s", epoch, active.fit if active else "no centroids")
-        self._services.registry.shares.set_limit(intent.max_in_flight)
         table = make_table(intent, epoch=epoch, active=active, centroids=content)
         if table.policy_in_effect != current.policy_in_effect:
             log.info("places by %s, before by %s", table.policy_in_effect, current.policy_in_effect)

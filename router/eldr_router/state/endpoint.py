@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -9,6 +10,7 @@ from typing import Self
 from eldr.core.union import Stay
 from eldr_router.plan.contexts import Cache
 from eldr_router.plan.health import Health
+from eldr_router.plan.load import Load
 from eldr_router.plan.spec import EndpointSpec
 
 
@@ -22,9 +24,11 @@ class Endpoint:
         "counting",
         "freed",
         "health",
+        "heard",
         "in_flight",
-        "keeps_deadlines",
+        "load",
         "name",
+        "others",
         "spec",
         "tokens",
         "untested",
@@ -39,9 +43,9 @@ class Endpoint:
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
         self.counting = True  # until it says that it has failed to
-        self.keeps_deadlines: bool | None = (
-            None  # whether it refuses late pulls; until it says so, that is not known
-        )
+        self.load: Load | None = None  # its last report
+        self.heard = -math.inf  # when that came
+        self.others = 0  # sequences of others in flight, by that report
         # what never changes, as each request needs it
         self.name = spec.name
         self.address = spec.host, spec.port
@@ -49,6 +53,27 @@ class Endpoint:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def total(self) -> int:
+        """Sequences in flight: this router's now, and those of others when the engine last reported."""
+        return self.in_flight + self.others
+
+    def report(self, load: Load | None, now: float, *, apart: int = 0) -> None:
+        """Take a report; None: the engine reports nothing.
+
+        Parameters
+        ----------
+        apart : int
+            Sequences of this router in flight that the engine does not count.
+        """
+        self.load, self.heard = load, now
+        self.others = 0 if load is None else max(0, load.in_flight - (self.in_flight - apart))
+        self.freed()
+
+    def declined(self, bound: int, sequences: int) -> None:
+        """Take note that so many sequences of this router found the engine full: nothing is sent there before it reports room."""
+        self.others = max(self.others, bound - (self.in_flight - sequences))
 
 
 class Lease:
@@ -64,13 +89,13 @@ class Lease:
         Of KV that it is expected to hold.
     """
 
-    __slots__ = ("_endpoint", "_sequences", "_stay", "_tokens")
+    __slots__ = ("_endpoint", "_stay", "_tokens", "sequences")
 
     def __init__(
         self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None, tokens: int = 0
     ) -> None:
         self._endpoint: Endpoint | None = endpoint
-        self._sequences = sequences
+        self.sequences = sequences
         self._stay = stay
         self._tokens = tokens
         endpoint.in_flight += sequences
@@ -80,7 +105,7 @@ class Lease:
         """Give the room back."""
         if self._endpoint is not None:
             endpoint, self._endpoint = self._endpoint, None
-            endpoint.in_flight -= self._sequences
+            endpoint.in_flight -= self.sequences
             endpoint.tokens -= self._tokens
             endpoint.freed()
             if self._stay is not None:

@@ -107,13 +107,11 @@ class Placer:
         Raises
         ------
         RouterError
-            503 if no engine is left, 429 if this router has no room on any that is left, 400 if none can ever hold its prompt.
+            503 if no engine is left, 429 if none that is left has room, 400 if none can ever hold its prompt.
         """
         self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
-        decision = self.decide(
-            table, signature, exclude, sequences, turn, domain=domain, context=context, keep=True
-        )
+        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
         if not exclude:  # another attempt is no other request
@@ -145,17 +143,15 @@ class Placer:
         *,
         domain: str | None = None,
         context: Context | None = None,
-        keep: bool = False,
     ) -> Decision:
-        """Choose, and change nothing; with ``keep``, a refusal counts as demand. RouterError as of :meth:`place`."""
+        """Choose, and change nothing. RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
-        # own bounds keep the limit over all routers; what the others have in flight, heard late, only ranks the engines
         limit = table.max_in_flight
         room = self._registry.with_room(usable, limit)
         if not room:
-            raise self._registry.full(limit, sequences, keep=keep)
+            raise self._registry.full(limit)
         tokens: list[int] = []
         if context is not None:
             room, tokens = self._registry.fitting(room, context)

@@ -6,23 +6,26 @@ arriving together never herd on one engine.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError, no_endpoint
-from eldr_router.plan import loads, pairing
+from eldr_router.plan import pairing
 from eldr_router.plan.contexts import Context, Contexts
-from eldr_router.plan.members import Address
-from eldr_router.plan.shares import Shares
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.split import Report
+from eldr_router.plan.spec import Address, EndpointSpec
 from eldr_router.state.endpoint import Endpoint
 
-_LACK_SECONDS = 2.0
-"""So long a refused request counts as demand, when routers give each other room."""
-_TOKENS_SECONDS = 30.0
-"""So long the tokens of a router that fell silent count: it may be gone, and what engines hold is heard from them."""
+_BUSY_SECONDS = 2.0
+"""So long after a request another one is expected."""
+
+
+@dataclass
+class Peer:
+    """Another router: when its unions were heard last, and why they cannot be."""
+
+    heard: float | None = None
+    problem: str | None = None
 
 
 class Registry:
@@ -32,30 +35,24 @@ class Registry:
     ----------
     clock : callable
         Monotonic seconds.
-    shares : Shares, optional
-        What this router may have of each engine; without it, everything.
 
     Attributes
     ----------
-    queued : int
-        Sequences of requests that wait to be admitted.
+    peers : dict of Address to Peer
+        The other routers, by admin address.
     on_room : callable
         Called where decode engines may have room that they had not.
     contexts : Contexts
         What requests are expected to hold of KV caches.
     """
 
-    def __init__(self, clock: Callable[[], float], shares: Shares | None = None) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        if shares is None:
-            shares = Shares("")
-            shares.set_addresses(())
-        self.shares = shares
+        self.peers: dict[Address, Peer] = {}
         self.contexts = Contexts()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
-        self._lacked: tuple[float, int] = (0.0, 0)
-        self._draining: list[Endpoint] = []
-        self._undecided = self.queued = 0
+        self._undecided = 0
+        self._asked = -_BUSY_SECONDS
         self.on_room: Callable[[], None] = lambda: None
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
         self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
@@ -74,11 +71,14 @@ class Registry:
             key = spec.name, spec.host, spec.port
             new[key] = old.get(key) or Endpoint(spec, self._room)
             new[key].spec = spec
-        self._draining += [endpoint for key, endpoint in old.items() if key not in new]
-        self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         self._endpoints[role] = new
         self._keys[role] = {endpoint.spec.kv for endpoint in new.values()} - {""}
         self._are_mixed = len(set().union(*self._keys.values())) > 1
+        self._room()
+
+    def set_peers(self, addresses: Iterable[Address]) -> None:
+        """Set the admin addresses of the other routers."""
+        self.peers = {address: self.peers.get(address) or Peer() for address in addresses}
         self._room()
 
     def _room(self) -> None:
@@ -146,57 +146,33 @@ class Registry:
         """Return the last number of :meth:`turn`."""
         return self._turns[role]
 
-    def totals(self, endpoints: Sequence[Endpoint]) -> list[int]:
-        """Return the sequences in flight per engine of one role, over all routers, to rank them by.
+    def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
+        """Return the sequences in flight per engine, over all who send it some, as far as it reports them."""
+        return [endpoint.total for endpoint in endpoints]
 
-        Those of a router that fell silent count everywhere alike, see :func:`eldr_router.plan.loads.totals`.
-        """
-        own = [endpoint.in_flight for endpoint in endpoints]
-        if not self.shares.peers or not endpoints:
-            return own
-        is_prefill = endpoints[0].spec.role == ROLE_PREFILL
-        return self._over_all(
-            own, endpoints, lambda report: report.prefill if is_prefill else report.in_flight
-        )
-
-    def held(self, endpoints: Sequence[Endpoint]) -> list[int]:
-        """Return the tokens of KV that sequences are expected to hold on decode engines, over all routers, as :meth:`totals`."""
-        own = [endpoint.tokens for endpoint in endpoints]
-        if not self.shares.peers or not endpoints:
-            return own
-        return self._over_all(own, endpoints, lambda report: report.tokens, within=_TOKENS_SECONDS)
-
-    def known(self, endpoint: Endpoint) -> int:
-        """Return the tokens of KV that are expected on an engine by those that know: this router, and those heard lately."""
-        fresh, _ = self.shares.told(self._clock())
-        return endpoint.tokens + sum(report.tokens.get(endpoint.name, 0) for report in fresh)
-
-    def _over_all(
-        self,
-        own: list[int],
-        endpoints: Sequence[Endpoint],
-        counts: Callable[[Report], loads.Counts],
-        *,
-        within: float = math.inf,
-    ) -> list[int]:
-        role = endpoints[0].spec.role
-        told = self.shares.told(self._clock(), within=within)
-        fresh, silent = ([counts(report) for report in reports] for reports in told)
-        pool = [endpoint.name for endpoint in self._endpoints[role].values()] if silent else []
-        return loads.totals(own, [endpoint.name for endpoint in endpoints], fresh, silent, pool)
+    def held(self, endpoints: Iterable[Endpoint]) -> list[int]:
+        """Return the tokens of KV that sequences are expected to hold on decode engines; those of others count as this router's do in the mean."""
+        mean = self.contexts.mean
+        return [endpoint.tokens + round(endpoint.others * mean) for endpoint in endpoints]
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
-        """Return how many sequences this router may have on an engine, of a limit over all routers."""
-        if self.shares.alone:
-            return limit
-        self.shares.awake(self._clock())
-        return min(limit, self.shares.bound(endpoint.name))
+        """Return up to how many sequences in flight an engine may be sent another one.
+
+        One that reports its load holds the limit itself. Of any other each router has an even part, so that all of them together
+        exceed no limit.
+        """
+        if endpoint.load is None:
+            return max(1, limit // (1 + len(self.peers)))
+        return min(limit, endpoint.load.limit)
 
     def with_room(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
-        """Return the engines on which this router may have a request more, however many sequences it runs."""
-        if self.shares.alone:  # nearly always; each engine's bound is the limit then
-            return [endpoint for endpoint in endpoints if endpoint.in_flight < limit]
-        return [e for e in endpoints if e.in_flight < self.bound(e, limit)]
+        """Return the engines that may be sent a request more, however many sequences it runs."""
+        return [e for e in endpoints if e.in_flight + e.others < self.bound(e, limit)]
+
+    def is_any_full(self, limit: int) -> bool:
+        """Tell whether an engine that is well lacks nothing but a place."""
+        usable = self.usable(ROLE_DECODE)
+        return len(self.with_room(usable, limit)) < len(usable)
 
     def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
@@ -212,45 +188,8 @@ class Registry:
         room = self.contexts.room(context, names, caches, held, loads, now=self._clock(), others=others)
         return [endpoints[at] for at in room], [held[at] for at in room]
 
-    def has_share(self, limit: int, *, everywhere: bool) -> bool:
-        """Tell whether this router may serve: it has a place on some decode engine, or on each one.
-
-        With fewer places than routers, some have none on some engine, and that is enough.
-        """
-        if not self.shares.begun:
-            return False
-        bounds = [self.bound(endpoint, limit) for endpoint in self._endpoints[ROLE_DECODE].values()]
-        enough = all if everywhere and limit >= len(self.shares.view.members) else any
-        return not bounds or enough(bound > 0 for bound in bounds)
-
-    def pass_time(self) -> None:
-        """Let routers that fell silent lapse, where that is safe."""
-        told = {endpoint.keeps_deadlines for endpoint in self._endpoints[ROLE_DECODE].values()}
-        deadlines = False if False in told else True if told == {True} else None
-        self.shares.pass_time(self._clock(), deadlines=deadlines)
-
-    def peer_ages(self) -> dict[Address, float]:
-        """Return the seconds since each other router was heard, of those that ever were."""
-        now = self._clock()
-        return {
-            address: now - peer.heard for address, peer in self.shares.peers.items() if peer.heard is not None
-        }
-
-    def counts(self, role: str = ROLE_DECODE) -> dict[str, int]:
-        """Own sequences in flight by engine name, engines that are going included."""
-        counts: dict[str, int] = {}
-        self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
-        for endpoint in (*self._endpoints[role].values(), *self._draining):
-            if endpoint.spec.role == role:
-                counts[endpoint.name] = counts.get(endpoint.name, 0) + endpoint.in_flight
-        return counts
-
-    def tokens(self) -> dict[str, int]:
-        """Tokens of KV by engine name that own sequences are expected to hold; of engines with any."""
-        return {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
-
     def admit(self, limit: int, sequences: int = 1) -> Admission:
-        """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""
+        """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if none has room."""
         admission = self.reserve(limit, sequences)
         if admission is not None:
             return admission
@@ -258,78 +197,41 @@ class Registry:
         if not decode:
             raise no_endpoint(ROLE_DECODE)
         self.fitting(decode, Context(0, 0))  # it says if KV caches are what lacks
-        raise self.full(limit, sequences)
+        raise self.full(limit)
 
     def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
         """Reserve a place on some decode engine, None where there is none; a request of several sequences counts all of them."""
+        self._asked = self._clock()
         try:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
         except RouterError:
             return None
         wanted = self._undecided + 1
         for endpoint in decode:
-            wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
+            wanted -= max(0, self.bound(endpoint, limit) - endpoint.total)
             if wanted <= 0:
                 return Admission(self, sequences)
         return None
 
-    def expects_room(self, limit: int) -> bool:
-        """Tell whether routers are about to give this one room that it lacks: they split the limit anew, or others have more than they use."""
-        now, is_alone = self._clock(), len(self.shares.view.members) == 1
-        if self.shares.is_stuck(now) or (is_alone and not self.shares.awaited):
-            return False
-        try:
-            decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
-        except RouterError:
-            return False  # what lacks is KV, which no router can give
-        fresh, silent = self.shares.told(now)
-        promised = self._undecided + self.queued + sum(report.waiting for report in fresh)
-        most = limit - len(fresh)  # nobody gives its last place
-        kept = [self.shares.kept(endpoint.name, silent) for endpoint in decode]
-        totals = self.totals(decode)
-        room = [max(0, most - total - lost) for total, lost in zip(totals, kept, strict=True)]
-        return sum(room) > promised
-
-    def full(self, limit: int, sequences: int, *, keep: bool = True) -> RouterError:
-        """Return the 429 for a request that finds no room, and with ``keep`` remember the demand."""
-        now = self._clock()
-        since, lacked = self._lacked
-        fresh = now - since < _LACK_SECONDS
-        if keep:
-            self._lacked = (since, lacked + sequences) if fresh else (now, sequences)
-        routers, awaited = len(self.shares.view.members), self.shares.awaited
-        if awaited:
-            why = f"this router waits for {', '.join(awaited)} to confirm its share of max_in_flight={limit}"
-        elif routers > 1:
-            why = f"this router has used its share of max_in_flight={limit}, which {routers} routers split"
-        else:
-            why = f"every decode engine has {limit} sequences in flight (max_in_flight)"
+    def full(self, limit: int) -> RouterError:
+        """Return the 429 for a request that finds no room."""
+        blind = [e.name for e in self._endpoints[ROLE_DECODE].values() if e.load is None]
+        why = f"every decode engine is full (max_in_flight={limit})"
+        if blind and self.peers:
+            why += f"; {', '.join(blind[:3])}: no load is reported, so that {1 + len(self.peers)} routers split the limit evenly"
         return RouterError(429, f"{why}; retry later", "overloaded", retry_after=1)
 
     @property
     def waiting(self) -> int:
-        """Sequences of this router without an engine: those admitted, those that wait to be, and those refused lately."""
-        since, lacked = self._lacked
-        return self._undecided + self.queued + (lacked if self._clock() - since < _LACK_SECONDS else 0)
+        """Sequences of requests that were admitted and have no engine."""
+        return self._undecided
 
     @property
     def is_busy(self) -> bool:
-        """Whether this router or another one has decode sequences, or waits for some."""
-        if self.waiting or any(self.counts().values()):
+        """Whether requests came lately, or are in flight."""
+        if self._undecided or self._clock() - self._asked < _BUSY_SECONDS:
             return True
-        fresh, _ = self.shares.told(self._clock())
-        return any(report.waiting or any(report.in_flight.values()) for report in fresh)
-
-    def report(self, asker: str) -> Report:
-        """Return what another router should know of this one."""
-        return self.shares.report(asker, self.counts(), self.waiting)._replace(
-            prefill=self.counts(ROLE_PREFILL), tokens=self.tokens()
-        )
-
-    def give(self, *, leaving: bool = False) -> None:
-        """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
-        waiting = self._undecided if leaving else self.waiting
-        self.shares.give(self.counts(), waiting, admitted=self._undecided, leaving=leaving)
+        return any(e.in_flight for engines in self._endpoints.values() for e in engines.values())
 
 
 class Admission:

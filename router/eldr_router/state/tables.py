@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from eldr.addresses import authority
 from eldr.core.signature import Floats
-from eldr_router.plan.loads import STALE_SECONDS
-from eldr_router.plan.members import Address
+from eldr_router.plan.spec import Address
 from eldr_router.plan.tables import Told
 from eldr_router.state.locality import Locality
 
-PERIOD = 0.25
-_SPACING = 0.025
-_RETRY_SECONDS = 1.0
+_STALE_SECONDS = 2.0
+"""What another router said longer ago no longer tells engines apart."""
 
 
 @dataclass
@@ -38,25 +37,21 @@ class Tables:
         self._locality = locality
         self._unions = locality.unions
         self._tellers: dict[Address, _Teller] = {}
-        self._next: dict[Address, float] = {}
-        self._failing: set[Address] = set()
         self._asked: dict[Address, _Teller | None] = {}
 
-    def question(self, address: Address, now: float, peers: int) -> tuple[str, int] | None:
-        """Return whom to ask from which version on, or None if it is not yet time, or the policy asks for nothing."""
+    def question(self, address: Address) -> tuple[str, int] | None:
+        """Return whose tables to ask for, and from which version on; None if the policy asks for nothing."""
         if self._locality.unions is not self._unions:  # it began anew: everybody tells everything again
             self._unions = self._locality.unions
             self._tellers.clear()
-        if self._unions is None or self._next.get(address, 0.0) > now:
+        if self._unions is None:
             return None
-        self._next[address] = now + max(PERIOD, _SPACING * peers)
         teller = self._tellers.get(address)
         self._asked[address] = teller
         return (teller.told.of, teller.told.version) if teller is not None else ("", 0)
 
     def heard(self, address: Address, told: Told, now: float) -> None:
         """Take an answer."""
-        self._failing.discard(address)
         unions, teller = self._unions, self._tellers.get(address)
         if unions is None or unions is not self._locality.unions:
             return
@@ -81,28 +76,19 @@ class Tables:
             # by address: a name changes whenever an engine is forgotten, and what was heard is not to count again
             self._locality.profiles.heard(authority(*address), told.profiles)
 
-    def failed(self, address: Address, now: float) -> bool:
-        """Take note that a router gave no answer that can be used; tell whether that is new."""
-        self._next[address] = now + _RETRY_SECONDS  # it may be older, and know no tables
-        new = address not in self._failing
-        self._failing.add(address)
-        return new
-
     def expire(self, now: float) -> None:
         """Forget what is stale: its sequences count as the pool's mean from then on, and load decides more."""
         for address, teller in list(self._tellers.items()):
-            if now - teller.heard > STALE_SECONDS:
+            if now - teller.heard > _STALE_SECONDS:
                 self._forget(address)
 
-    def retain(self, addresses: set[Address]) -> None:
+    def retain(self, addresses: Collection[Address]) -> None:
         """Forget routers that are not listed any longer."""
-        for address in self._next.keys() - addresses:
+        for address in self._asked.keys() - addresses:
             self._forget(address)
-            self._next.pop(address)
+            self._asked.pop(address)
             if self._locality.profiles is not None:
                 self._locality.profiles.forget(authority(*address))
-            self._asked.pop(address, None)
-            self._failing.discard(address)
 
     @property
     def known(self) -> int:

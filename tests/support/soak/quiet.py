@@ -71,15 +71,17 @@ def _reuse(stage: Stage, router: Router) -> list[str]:
 
 
 def _room(stage: Stage) -> list[str]:
-    """With one place of its own at each engine a router has so many places: an admission that leaked takes one for ever."""
-    own = {**usual().fields, "max_in_flight": len(stage.routers)}  # routers never give each other their last
-    stage.configure(Reload(0.0, fields=own))
-    time.sleep(1.5)
+    """With one place at each engine a router has so many places: an admission that leaked takes one for ever."""
+    stage.configure(Reload(0.0, fields={**usual().fields, "max_in_flight": 1}))
     found = []
     for index, router in enumerate(stage.routers):
         body = {"model": "m", "prompt": "room", "max_tokens": 300, "stream": True}
         places = len(stage.names("d"))
         url = f"{router.url}/v1/completions"
+        if not _within(
+            _SETTLE, lambda r=router: all((e["bound"], e["total"]) == (1, 0) for e in r.state()["decode"])
+        ):
+            found.append(f"router{index}: one place at each engine is not free: {router.state()['decode']}")
         with httpx.Client(timeout=120) as client:
             open_ = []
             try:
@@ -94,7 +96,6 @@ def _room(stage: Stage) -> list[str]:
         if statuses != [200] * places or over != 429:
             found.append(f"router{index}: {places} places are not so many: {statuses}, then {over}")
         _within(_SETTLE, lambda r=router: r.in_flight() == 0)
-        time.sleep(1.0)  # its peers hear of it
     stage.configure(usual())
     return found
 

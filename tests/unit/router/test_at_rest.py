@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import numpy as np
-import orjson
 import pytest
 
 from eldr.contract import ROLE_DECODE
 from eldr_router.http.errors import RouterError
 from eldr_router.ops.metrics import Metrics
 from eldr_router.plan.contexts import Cache
-from eldr_router.plan.reports import read_report, write_report
-from eldr_router.plan.shares import Shares
+from eldr_router.plan.load import Load
 from eldr_router.plan.signature import NO_SIGNATURE
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, make_table
@@ -67,10 +66,9 @@ class Request:
 
 
 class Router:
-    def __init__(self, pool: Pool, number: int) -> None:
-        self.address = (f"r{number}", 1)
+    def __init__(self, pool: Pool) -> None:
         self.bounds = BOUNDS[0]
-        self.registry = Registry(pool.loop.time, Shares(f"r{number}", pool.limit))
+        self.registry = Registry(pool.loop.time)
         metrics = Metrics(self.registry)
         self.queue = Queue(pool.loop, self.registry, metrics, lambda: pool.limit, lambda: self.bounds)
         self.placer = Placer(self.registry, np.random.default_rng(0))
@@ -81,7 +79,6 @@ class Router:
         self.table = make_table(
             Intent(policy="JSQ", max_in_flight=limit), epoch=1, active=None, centroids=None
         )
-        self.registry.shares.set_limit(limit)
         self.queue.wake()
 
     def ask(self, sequences: int, prompt: int = 0) -> Request:
@@ -101,11 +98,10 @@ class Pool:
     def __init__(self, rng: random.Random, routers: int) -> None:
         self.rng, self.loop, self.limit = rng, Loop(), 6
         self.tells = rng.random() < 0.5
-        self.routers = [Router(self, number) for number in range(routers)]
+        self.reports = rng.random() < 0.8
+        self.routers = [Router(self) for _ in range(routers)]
         for router in self.routers:
-            router.registry.shares.set_addresses(
-                [other.address for other in self.routers if other is not router]
-            )
+            router.registry.set_peers([("r", number) for number in range(1, routers)])
         self.engines(3)
         self.pass_time(0.2)
 
@@ -118,20 +114,18 @@ class Pool:
                 endpoint.cache = CACHE if self.tells else None
 
     def pass_time(self, seconds: float, lost: float = 0.0) -> None:
-        """Routers ask each other every 20 ms; some answers are lost."""
-        for _ in range(max(1, round(seconds / 0.02))):
+        """Engines report their load every 100 ms; some answers are lost."""
+        for _ in range(max(1, round(seconds / 0.1))):
+            found = [each for router in self.routers for each in router.registry.endpoints(ROLE_DECODE)]
+            totals = Counter[str]()
+            for each in found:
+                totals[each.name] += each.in_flight
+            for each in found:
+                if self.reports and self.rng.random() >= lost:
+                    each.report(Load(totals[each.name], 100), self.loop.now)
             for router in self.routers:
-                router.registry.pass_time()
-                router.registry.give()
-            for router in self.routers:
-                for other in self.routers:
-                    if other is not router and self.rng.random() >= lost:
-                        said = orjson.dumps(
-                            write_report(other.registry.report(router.registry.shares.router))
-                        )
-                        router.registry.shares.heard(other.address, read_report(200, said), self.loop.now)
                 router.queue.wake()
-            self.loop.turn(0.02)
+            self.loop.turn(0.1)
 
     def disturb(self) -> None:
         """Let one thing happen."""
@@ -159,13 +153,13 @@ class Pool:
                 for each in self.routers:
                     each.take(self.limit)
             case "wait":
-                self.pass_time(rng.choice([0.02, 0.02, 0.1, 0.5]), lost=0.2)
+                self.pass_time(rng.choice([0.1, 0.1, 0.5]), lost=0.2)
             case "bounds":
                 router.bounds = rng.choice(BOUNDS)
             case "told":
                 for endpoint in router.registry.endpoints(ROLE_DECODE):
                     cache = endpoint.cache and endpoint.cache._replace(used=rng.random())
-                    held = router.registry.known(endpoint)
+                    (held,) = router.registry.held([endpoint])
                     router.registry.contexts.heard(endpoint.name, None, cache, held, self.loop.now)
         self.loop.turn()
 
@@ -183,9 +177,8 @@ def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
     pool.pass_time(5.0)
     for router in pool.routers:
         registry = router.registry
-        assert (registry.waiting, registry.queued) == (0, 0)
-        assert not any(registry.counts().values())
-        assert not registry.tokens()
+        assert registry.waiting == 0
+        assert not any(each.in_flight or each.tokens for each in registry.endpoints(ROLE_DECODE))
         assert not router.queue._entries
         router.bounds = BOUNDS[2]
         for sequences in (1, 2, pool.limit):

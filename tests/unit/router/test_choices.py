@@ -10,10 +10,9 @@ from eldr.centroids import CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.shares import Shares
+from eldr_router.plan.load import Load
 from eldr_router.plan.signature import NO_SIGNATURE, WHOLE, Signature, read_signature
 from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import EMPTY, Intent, make_table
 from eldr_router.state.endpoint import Lease
 from eldr_router.state.placer import Placer
@@ -40,11 +39,9 @@ def test_leases_and_replacement():
     assert registry.totals([first, second]) == [1, 0]
     registry.replace(ROLE_DECODE, decode(3)[1:])
     assert registry.endpoints(ROLE_DECODE)[0] is second, "an engine that stays keeps its load"
-    assert registry.counts() == {"d0": 1, "d1": 0, "d2": 0}
     lease.release()
     lease.release()
     assert first.in_flight == 0
-    assert registry.counts() == {"d1": 0, "d2": 0}
     with pytest.raises(KeyError), Lease(second):
         assert second.in_flight == 1
         raise KeyError
@@ -75,65 +72,116 @@ def test_ejection_backs_off_and_fails_open():
     assert registry.usable(ROLE_DECODE) == [first]
 
 
-def told(router: str, members, in_flight, *, limit: int = 4, seq: int = 1, term: int = 1) -> Report:
-    view = View(tuple(members), limit)
-    rights = {engine: view.share(router, engine) for engine in in_flight}
-    return Report(router, seq, view, term, in_flight, rights, {}, {}, 0)
-
-
-def sharing(limit: int = 4) -> Registry:
-    """A registry whose router ``a`` splits the limit with router ``b``."""
-    shares = Shares("a", limit)
-    registry = Registry(Clock(), shares)
+def test_a_report_tells_what_others_have_in_flight():
+    registry = Registry(Clock())
     registry.replace(ROLE_DECODE, decode(2))
-    shares.set_addresses([("b", 1)])
-    for seq in (1, 2):
-        report = told("b", "ab", {"d0": 2, "d1": 0}, limit=limit, seq=seq, term=shares.term)
-        shares.heard(("b", 1), report, now=100.0)
-    return registry
+    first, second = registry.endpoints(ROLE_DECODE)
+    leases = [Lease(first), Lease(first)]
+    first.report(Load(5, 8), 100.0)
+    assert registry.totals([first, second]) == [5, 0]
+    leases.append(Lease(first))
+    assert first.total == 6, "its own since then count at once"
+    leases[0].release()
+    first.report(Load(1, 8), 101.0)
+    assert first.total == 2, "two are on their way to it"
+    leases[1].release()
+    leases[2].release()
+    assert first.total == 0
+    second.report(None, 101.0)
+    assert (second.load, second.total) == (None, 0)
 
 
-def test_counts_of_the_others_rank_engines_until_they_are_gone():
-    registry = sharing()
-    endpoints = registry.endpoints(ROLE_DECODE)
-    assert registry.totals(endpoints) == [2, 0]
-    assert registry.counts() == {"d0": 0, "d1": 0}, "own requests only: counts of counts would never end"
-    registry.shares.silent(("b", 1), "timeout")
-    assert registry.totals(endpoints) == [2, 0], "its requests are still there, as far as anybody knows"
-    registry.shares.refused(("b", 1))
-    assert registry.totals(endpoints) == [0, 0]
+@pytest.mark.parametrize(
+    ("reported", "limit", "bound"), [(8, 4, 4), (3, 4, 3), (None, 4, 1), (None, 9, 3), (None, 2, 1)]
+)
+def test_up_to_how_many_an_engine_gets_requests(reported, limit, bound):
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, decode(1))
+    registry.set_peers([("b", 1), ("c", 1)])
+    (engine,) = registry.endpoints(ROLE_DECODE)
+    if reported is not None:
+        engine.report(Load(0, reported), 100.0)
+    assert registry.bound(engine, limit) == bound
+    leases = []
+    while registry.with_room([engine], limit):
+        leases.append(Lease(engine))
+    assert len(leases) == bound
 
 
-def test_a_router_admits_and_places_within_its_own_bound():
-    registry = sharing()
+def test_an_engine_that_declined_gets_nothing_before_it_reports_room():
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, decode(1))
+    (engine,) = registry.endpoints(ROLE_DECODE)
+    engine.report(Load(0, 8), 100.0)
+    woken = []
+    registry.on_room = lambda: woken.append(True)
+    lease = Lease(engine, 3)
+    engine.report(Load(4, 8), 101.0, apart=3)
+    engine.declined(registry.bound(engine, 4), 3)
+    lease.release()
+    assert engine.total == 4
+    assert not registry.with_room([engine], 4)
+    lease = Lease(engine, 2)
+    engine.declined(4, 2)  # whatever it reports: it has said no
+    lease.release()
+    assert not registry.with_room([engine], 4)
+    woken.clear()
+    engine.report(Load(3, 8), 102.0)
+    assert registry.with_room([engine], 4)
+    assert woken
+
+
+def test_a_router_admits_and_places_by_what_engines_report():
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, decode(2))
+    first, second = registry.endpoints(ROLE_DECODE)
+    first.report(Load(2, 8), 100.0)
+    second.report(Load(0, 8), 100.0)
     place = Placer(registry, np.random.default_rng(0)).place
-    limited = table(max_in_flight=4)
-    assert [registry.bound(endpoint, 4) for endpoint in registry.endpoints(ROLE_DECODE)] == [2, 2]
-    waiting = [registry.admit(4), registry.admit(4, 3)]
-    with pytest.raises(RouterError, match="which 2 routers split"):
-        registry.admit(4, 2)
+    limited = table(max_in_flight=3)
+    waiting = [registry.admit(3) for _ in range(4)]
+    with pytest.raises(RouterError, match=r"full \(max_in_flight=3\); retry"):
+        registry.admit(3)
     for each in waiting:
         each.settle()
     names = [place(limited, NO_SIGNATURE).endpoint.name for _ in range(4)]
-    assert sorted(names) == ["d0", "d0", "d1", "d1"]
-    assert names[:2] == ["d1", "d1"], "the other one's requests at d0 count when engines are ranked"
+    assert sorted(names) == ["d0", "d1", "d1", "d1"]
+    assert names[:2] == ["d1", "d1"], "the requests of others at d0 count when engines are ranked"
     with pytest.raises(RouterError) as full:
         place(limited, NO_SIGNATURE)
     assert (full.value.status, full.value.code) == (429, "overloaded")
-    assert registry.waiting == 3, "refused requests are demand"
-    registry._clock.now += 5
-    assert registry.waiting == 0
 
 
-def test_a_newcomer_says_whom_it_waits_for():
-    registry = Registry(Clock(), Shares("a", 4))
-    registry.replace(ROLE_DECODE, decode(2))
-    with pytest.raises(RouterError, match="waits for the list of routers"):
+def test_an_engine_without_a_report_is_split_evenly_and_the_refusal_says_so():
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, decode(1))
+    registry.set_peers([("b", 1)])
+    held = [registry.admit(4), registry.admit(4)]
+    with pytest.raises(
+        RouterError, match="d0: no load is reported, so that 2 routers split the limit evenly"
+    ):
         registry.admit(4)
-    registry.shares.set_addresses([("10.0.0.7", 9100)])
-    with pytest.raises(RouterError, match=r"waits for 10\.0\.0\.7:9100"):
+    registry.set_peers([])
+    held.append(registry.admit(4))
+    registry.endpoints(ROLE_DECODE)[0].report(Load(0, 9), 100.0)
+    held.append(registry.admit(4))
+    with pytest.raises(RouterError, match=r"full \(max_in_flight=4\); retry"):
         registry.admit(4)
-    assert registry.is_busy, "it has been asked"
+    for each in held:
+        each.settle()
+
+
+def test_a_router_is_busy_while_requests_come():
+    registry = Registry(clock := Clock())
+    registry.replace(ROLE_DECODE, decode(1))
+    assert not registry.is_busy
+    registry.admit(1).settle()
+    assert registry.is_busy
+    clock.now += 5
+    assert not registry.is_busy
+    lease = Lease(registry.endpoints(ROLE_DECODE)[0])
+    assert registry.is_busy
+    lease.release()
 
 
 def test_an_engine_that_changes_its_slot_keeps_its_load():
@@ -217,7 +265,7 @@ def test_similar_requests_meet():
     assert placements[0].policy == "ELDR"
     assert placements[0].candidates == 1
     assert placements[0].similarity == pytest.approx(9 / math.sqrt(82))
-    assert registry.counts()["d2"] == 3
+    assert registry.totals(registry.endpoints(ROLE_DECODE)) == [0, 0, 3, 0]
 
 
 @pytest.mark.parametrize(

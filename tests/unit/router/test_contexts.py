@@ -1,9 +1,9 @@
 """KV caches: what engines tell of them, what requests are expected to hold, which engines have room, what heals."""
 
+import contextlib
 import tracemalloc
 
 import numpy as np
-import orjson
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -15,11 +15,9 @@ from eldr_router.http.errors import RouterError
 from eldr_router.plan.answers import prompt_tokens
 from eldr_router.plan.contexts import TELLS_SECONDS, Answers, Cache, Context, Contexts
 from eldr_router.plan.exposition import Sums, read_answers, read_cache, read_steps, read_sums, read_untested
-from eldr_router.plan.reports import read_report, write_report
-from eldr_router.plan.shares import Shares
+from eldr_router.plan.load import Load
 from eldr_router.plan.signature import NO_SIGNATURE
 from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import Intent, make_table
 from eldr_router.state.endpoint import Lease
 from eldr_router.state.placer import Placer
@@ -229,26 +227,10 @@ def test_what_engines_hold_corrects_what_is_expected():
     assert room(contexts, 4000, 0) == [0]
 
 
-def told(seq: int, tokens: dict[str, int]) -> Report:
-    view = View(("a", "b"), 4)
-    return Report("b", seq, view, 1, {"d0": 1, "d1": 0}, {"d0": 2, "d1": 2}, {}, {}, 0, tokens=tokens)
-
-
-def test_reports_carry_tokens_and_older_routers_tell_none():
-    report = told(1, {"d0": 64_000})
-    written = write_report(report)
-    assert read_report(200, orjson.dumps(written)) == report
-    del written["tokens"]
-    assert read_report(200, orjson.dumps(written)).tokens == {}
-    assert "tokens" not in write_report(told(1, {}))
-
-
 @pytest.fixture
 def registry():
-    shares = Shares("a", 4)
-    registry = Registry(lambda: 100.0, shares)
+    registry = Registry(lambda: 100.0)
     registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i) for i in range(2)])
-    shares.set_addresses(())
     return registry
 
 
@@ -270,18 +252,6 @@ def place(registry, *sizes):
     return [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in sizes]
 
 
-def test_a_dry_run_remembers_no_demand(registry):
-    placer = Placer(registry, np.random.default_rng(0))
-    for endpoint in registry.endpoints(ROLE_DECODE):
-        Lease(endpoint, JSQ.max_in_flight)
-    with pytest.raises(RouterError):
-        placer.decide(JSQ, NO_SIGNATURE, (), 3, 1)
-    assert registry.waiting == 0
-    with pytest.raises(RouterError):
-        placer.place(JSQ, NO_SIGNATURE, sequences=3)
-    assert registry.waiting == 3
-
-
 def test_tokens_are_held_until_a_request_is_over(registry):
     for endpoint in registry.endpoints(ROLE_DECODE):
         endpoint.cache = SMALL
@@ -289,10 +259,10 @@ def test_tokens_are_held_until_a_request_is_over(registry):
     long = placements[0].endpoint
     assert placements[1].endpoint is not long
     assert place(registry, 2000)[0].endpoint is not long, "it would not fit"
-    assert registry.tokens()[long.name] == 8000
+    assert long.tokens == 8000
     with pytest.raises(RouterError):
         place(registry, 9000)
-    assert max(registry.tokens().values()) == 8000
+    assert long.tokens == 8000
     for placement in placements:
         placement.lease.release()
         placement.lease.release()
@@ -322,17 +292,35 @@ def test_without_a_known_cache_nothing_changes(registry):
     assert registry.admit(4) is not None
 
 
-def test_what_other_routers_hold_counts(registry):
+def test_what_others_hold_counts_as_much_as_this_routers_requests_do_in_the_mean(registry):
     first, second = registry.endpoints(ROLE_DECODE)
     first.cache = second.cache = SMALL
-    registry.shares.set_addresses([("b", 1)])
-    for seq in (1, 2):
-        registry.shares.heard(
-            ("b", 1), told(seq, {"d0": 9000})._replace(term=registry.shares.term), now=100.0
-        )
-    assert registry.held([first, second]) == [9000, 0]
+    first.report(Load(3, 8), 100.0)
+    assert registry.held([first, second]) == [0, 0], "nobody knows what requests hold"
+    assert {one.endpoint.name for one in place(registry, 3000, 3000)} == {"d1"}
+    assert registry.held([first, second]) == [9000, 6000]
     assert registry.held([]) == []
-    assert {one.endpoint.name for one in place(registry, 2000, 2000)} == {"d1"}
-    assert registry.report("b").tokens == {"d1": 4000}
-    with pytest.raises(RouterError, match="about 8000 tokens"):
-        place(registry, 8000)
+    with pytest.raises(RouterError, match="about 5000 tokens"):
+        place(registry, 5000)
+    first.report(Load(0, 8), 100.0)
+    assert registry.held([first]) == [0]
+
+
+def test_short_requests_are_served_beside_long_ones_that_come_again():
+    """One long request runs at a time, two others come again each second, and five short ones come."""
+    registry = Registry(lambda: 0.0)
+    registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, "d0", "d", 1, 0)])
+    registry.endpoints(ROLE_DECODE)[0].cache = SMALL
+    long, served, longs = None, 0, 0
+    for second in range(300):
+        if long is not None and second % 5 == 0:
+            long.lease.release()
+            long = None
+        for _ in range(2):
+            with contextlib.suppress(RouterError):
+                (long,), longs = place(registry, 6000), longs + 1
+        for _ in range(5):
+            with contextlib.suppress(RouterError):
+                place(registry, 500)[0].lease.release()
+                served += 1
+    assert (longs, served) == (60, 1500)

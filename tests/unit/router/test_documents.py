@@ -3,13 +3,13 @@
 import copy
 import math
 
-import orjson
 import pytest
 
 from eldr import contract
-from eldr_router.plan.reports import question, read_question, read_report, write_report
+from eldr_router.http.framing import LengthBody
+from eldr_router.http.head import ResponseHead
+from eldr_router.plan.load import Load, is_full, load_of, read_load
 from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import Intent, RoutingError, SetRef, groups, make_table, parse
 from eldr_router.settings import Settings, SettingsError, parse_url
 from eldr_router.sources.file import parse_workers
@@ -267,38 +267,29 @@ def test_urls():
             parse_url("x", f"http://{wrong}", 80)
 
 
-def test_what_routers_say_to_each_other():
-    view = View(("ab", "cd"), 7)
-    report = Report("ab", 3, view, 2, {"d0": 2}, {"d0": 4}, {"d0": 1}, {}, 5)
-    good = orjson.loads(orjson.dumps(write_report(report)))
-    assert read_report(200, orjson.dumps(good)) == report
-    held = report._replace(held={"10.0.0.7:9100": {"d0": 3}})
-    assert read_report(200, orjson.dumps(write_report(held))) == held
-    owing = report._replace(rights={"d0": -1})
-    assert read_report(200, orjson.dumps(write_report(owing))) == owing
-    assert "leaving" not in good, "routers of older versions say nothing of it"
-    leaving = report._replace(leaving=True)
-    assert read_report(200, orjson.dumps(write_report(leaving))) == leaving
-    wrong = [{**good, field: 1} for field in ("in_flight", "held")]
-    for status, value in ((401, good), (200, {**good, "v": 2}), (200, []), *((200, each) for each in wrong)):
-        with pytest.raises(ValueError, match=r"counts|401"):
-            read_report(status, orjson.dumps(value))
-    for missing in good:
-        with pytest.raises(ValueError, match="counts"):
-            read_report(200, orjson.dumps({key: value for key, value in good.items() if key != missing}))
-    for field, value in (
-        ("term", 1e308),
-        ("term", 1 << 53),
-        ("waiting", -2),
-        ("seq", 1 << 60),
-        ("in_flight", {"d0": 1e300}),
-        ("in_flight", {"d0": -1}),
-        ("tokens", {"d0": -1}),
+def test_what_engines_report():
+    def head(status=200, **headers):
+        pairs = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
+        return ResponseHead(status, pairs, LengthBody(0), keep_alive=True, content_type=b"")
+
+    assert load_of(head(x_eldr_load=b"3/8")) == Load(3, 8)
+    assert load_of(head(x_other=b"3/8")) is None
+    for wrong in (b"", b"3", b"-1/8", b"3/8/9", b"3 / 8", b"1" * 10 + b"/1", b"1.5/2"):
+        assert load_of(head(x_eldr_load=wrong)) is None
+    assert is_full(head(429, x_eldr_full=b"8/8"))
+    assert not is_full(head(429, x_eldr_load=b"8/8"))
+    assert not is_full(head(503, x_eldr_full=b"8/8"))
+    good = b'{"v":1,"in_flight":3,"limit":8}'
+    assert read_load(200, good) == Load(3, 8)
+    assert read_load(404, b'{"detail":"Not Found"}') is None
+    for status, body in (
+        (503, good),
+        (401, good),
+        (200, b""),
+        (200, b"[1, 2]"),
+        (200, b'{"in_flight":3}'),
+        (200, b'{"in_flight":-1,"limit":8}'),
+        (200, b'{"in_flight":3,"limit":1e300}'),
     ):
-        with pytest.raises(ValueError, match="expected"):
-            read_report(200, orjson.dumps({**good, field: value}))
-    with pytest.raises(ValueError):
-        read_report(200, b"{")
-    path, _, query = question("ab").partition("?")
-    assert (path, read_question(query)) == (contract.PATH_COUNTS, "ab")
-    assert read_question("") == read_question("term=x") == ""
+        with pytest.raises(ValueError, match=f"answered {status}"):
+            read_load(status, body)

@@ -16,7 +16,7 @@ from eldr_router.plan.table import Intent, make_table
 from eldr_router.plan.tables import read_answer, write_answer
 from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
-from eldr_router.state.tables import PERIOD, Tables
+from eldr_router.state.tables import Tables
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 2, 16, 2, 200
 TABLE = make_table(Intent(policy=POLICY_MARGINAL), epoch=0, active=None, centroids=None)
@@ -222,9 +222,9 @@ def test_a_router_that_begins_learns_from_another_one():
     new = Router("d0", "d1", "d2", "d3", seed=1)
     tables = Tables(new.locality)
     new.send(request(rng, 0))
-    tables.question(THERE, 0.0, 1)  # from now on the tables are of the unions that have just begun
-    assert tables.question(THERE, PERIOD, 1) == ("", 0)
-    tables.heard(THERE, told(old, 0), PERIOD)
+    tables.question(THERE)  # from now on the tables are of the unions that have just begun
+    assert tables.question(THERE) == ("", 0)
+    tables.heard(THERE, told(old, 0), 0.25)
     found = {kind: favourite(counter)[0] for kind, counter in new.send_kinds(rng, 200, 4).items()}
     assert found == wanted
 

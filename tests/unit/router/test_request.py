@@ -167,6 +167,7 @@ def events(legs=("p0", "d0", "d1")):
     yield steps.Gone()
     yield steps.Ended()
     yield steps.Nobody(503, "none", "none")
+    yield steps.Nobody(429, "full", "overloaded", full=True)
     yield steps.Full("no memory")
     yield steps.Prefilled(prefill, kv=True, expires=EXPIRES)
     yield steps.Prefilled(prefill, kv=False, expires=math.inf)
@@ -334,8 +335,9 @@ def test_engines_in_doubt_cost_no_attempt(leg):
 
 
 def test_a_result_that_nobody_was_sent_is_freed():
-    for end in (steps.Gone(), steps.Nobody(429, "full", "overloaded")):
-        _, done = play(PREFILLED, end)
+    full = steps.Nobody(429, "full", "overloaded", full=True)
+    for end in ((steps.Gone(),), (steps.Nobody(429, "no KV", "overloaded"),), (full, steps.Gone())):
+        _, done = play(PREFILLED, *end)
         assert isinstance(done[-1], steps.Free)
     _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Gone())
     assert not any(isinstance(action, steps.Free) for action in done)

@@ -18,7 +18,7 @@ from eldr.contract import (
 from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import learn
 from eldr.sim.telemetry import EngineMetrics
-from eldr_router.plan.exposition import Sums, read_counting, read_deadlines, read_sums, read_untested, window
+from eldr_router.plan.exposition import Sums, read_counting, read_sums, read_untested, window
 from eldr_router.state.step_times import StepTimes, default_step_time
 
 TRUE = StepTime(3e-3, 90e-6, 40e-6, 128)
@@ -59,14 +59,6 @@ def test_an_engine_tells_whether_all_its_ranks_count(ranks, told):
         counting.labels('a"} 0\n{', str(rank)).set(value)
     assert read_counting(generate_latest(registry)) is told
     assert read_counting(EngineMetrics("m", 128).render())
-
-
-def test_an_engine_that_counts_late_pulls_keeps_deadlines():
-    assert read_deadlines(EngineMetrics("m", 128).render())
-    assert not read_deadlines(EngineMetrics("m", 128, keeps_deadlines=False).render())
-    assert read_deadlines(b'eldr_engine_late_pulls_total{engine="0",outcome="prefilled"} 0.0\n')
-    assert read_deadlines(b"# TYPE eldr_engine_late_pulls_total counter\n"), "none was late yet"
-    assert not read_deadlines(b"eldr_engine_late_pulls_totals 1\nmy_eldr_engine_late_pulls_total 1\n")
 
 
 def test_an_engine_that_tells_nothing_of_its_version_is_not_warned_of():

@@ -13,7 +13,7 @@ from eldr.wire import ExpertCounts
 from eldr_router.plan.signature import Signature
 from eldr_router.plan.tables import Told, question, read_answer, read_question, write_answer
 from eldr_router.state.locality import Locality
-from eldr_router.state.tables import PERIOD, Tables
+from eldr_router.state.tables import Tables
 
 SHAPE = Shape(2, 4, 2, (0, 1))
 HERE, THERE = ("a", 1), ("b", 2)
@@ -89,8 +89,8 @@ def locality():
 
 
 def exchange(tables, there, now, of="r.1"):
-    """Ask at a time at which it is due, and take the answer."""
-    asked = tables.question(THERE, now, 1)
+    """Ask, and take the answer."""
+    asked = tables.question(THERE)
     assert asked is not None
     tables.heard(THERE, tell(there, since=asked[1] if asked[0] == of else 0, of=of), now)
 
@@ -102,10 +102,9 @@ def active(locality, totals=(0,)):
 def test_what_is_told_counts_until_it_is_stale(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
-    assert tables.question(THERE, 0.0, 1) == ("", 0)
-    assert tables.question(THERE, 0.9 * PERIOD, 1) is None
+    assert tables.question(THERE) == ("", 0)
     tables.heard(THERE, tell(there), 0.0)
-    assert tables.question(THERE, PERIOD, 1) == ("r.1", 1)
+    assert tables.question(THERE) == ("r.1", 1)
     known = active(locality, [1])
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 1.0)
@@ -142,7 +141,7 @@ def test_changes_of_what_was_forgotten_meanwhile_are_not_the_whole(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 0.0)
-    of, since = tables.question(THERE, 1.9, 1)
+    of, since = tables.question(THERE)
     there.join("d1", there.request(KIND_A, 500))
     answer = tell(there, since=since, of=of)
     tables.expire(2.1)
@@ -168,7 +167,7 @@ def test_only_tables_of_the_same_shape_count(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 0.0)
-    tables.question(THERE, 1.0, 1)
+    tables.question(THERE)
     tables.heard(THERE, Told("r.1", 9, SHAPE._replace(layers=(1,)), {}), 1.0)
     assert (tables.known, active(locality)) == (0, 0.0)
     tables.heard(THERE, Told("r.1", 9, None, {}), 1.2)
@@ -181,28 +180,23 @@ def test_own_beginning_asks_for_everything(locality):
     exchange(tables, there, 0.0)
     locality.unions = Unions(SHAPE)
     tables.heard(THERE, tell(there, since=1), 0.1)
-    assert tables.question(THERE, 1.0, 1) == ("", 0)
+    assert tables.question(THERE) == ("", 0)
     tables.heard(THERE, tell(there), 1.0)
     assert active(locality) > 1.5
     locality.follow(None, wanted=False)
-    assert tables.question(THERE, 9.0, 1) is None
+    assert tables.question(THERE) is None
     tables.heard(THERE, tell(there), 9.0)
     tables.expire(99.0)
     assert tables.known == 0
 
 
-def test_who_does_not_tell_is_asked_seldom_and_who_goes_is_forgotten(locality):
+def test_who_goes_is_forgotten(locality):
     tables, there = Tables(locality), Unions(SHAPE)
-    assert tables.question(THERE, 0.0, 1) is not None
-    assert tables.failed(THERE, 0.0)
-    assert not tables.failed(THERE, 1.0)
-    assert tables.question(THERE, 1.9, 1) is None
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 2.0)
-    assert tables.failed(THERE, 2.1), "news again"
     tables.retain({HERE})
     assert (tables.known, active(locality)) == (0, 0.0)
-    assert not any((tables._next, tables._asked, tables._failing))
+    assert not tables._asked
 
 
 @settings(max_examples=50, deadline=None)
@@ -217,12 +211,12 @@ def test_partial_tables_add_up(events):
         else:
             request = there.request(KIND_A if kind == "a" else KIND_B, 500)
             stays.append(there.join(f"d{worker}", request))
-        now += PERIOD
+        now += 0.25
         if heard:
             exchange(tables, there, now)
         else:
-            tables.question(THERE, now, 1)
-    exchange(tables, there, now + PERIOD)
+            tables.question(THERE)
+    exchange(tables, there, now + 0.25)
     workers = ["d0", "d1", "d2"]
     totals = [there.table().get(worker, (0,))[0] for worker in workers]
     wanted = there.outlook(None, workers, totals).active
