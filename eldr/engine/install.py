@@ -87,24 +87,17 @@ def _make(source: Path, folder: Path) -> str:
 
 
 def _check(source: Path, target: Path, metadata: list[Path]) -> None:
-    """Refuse to replace anything but an earlier copy, whole or begun."""
-    remedy = "name another folder, one of its own"
+    """Refuse to replace anything but an earlier copy: a package with nothing but our metadata beside it."""
     where = target.resolve()
+    problem = ""
     if where == source or where in source.parents or source in where.parents:
-        raise NotACopyError(f"FOLDER {target.parent}: its eldr is the source of the copy; {remedy}")
-    for one in metadata:
-        if one.is_symlink() or not one.is_dir() or {file.name for file in one.iterdir()} - {*_METADATA}:
-            raise NotACopyError(f"FOLDER {target.parent}: {one.name} is an installation's; {remedy}")
-    if not target.is_symlink() and not target.exists():
-        return
-    if target.is_symlink() or not target.is_dir() or not (metadata or _is_begun(source, target)):
-        raise NotACopyError(
-            f"FOLDER {target.parent}: its eldr is not an earlier copy; remove it, or {remedy}"
-        )
-
-
-def _is_begun(source: Path, target: Path) -> bool:
-    """Tell whether a folder holds nothing but what is copied, or the beginning of it."""
-    files = (one for one in target.rglob("*") if not one.is_dir() and _CACHE not in one.parts)
-    pairs = ((file, source / file.relative_to(target)) for file in files)
-    return all(ours.is_file() and ours.read_bytes().startswith(file.read_bytes()) for file, ours in pairs)
+        problem = "its eldr is the source of the copy"
+    elif any(
+        one.is_symlink() or not one.is_dir() or {f.name for f in one.iterdir()} - {*_METADATA}
+        for one in metadata
+    ):
+        problem = "its eldr is an installation"
+    elif target.is_symlink() or (target.exists() and not (target.is_dir() and metadata)):
+        problem = "its eldr is not an earlier copy"
+    if problem:
+        raise NotACopyError(f"FOLDER {target.parent}: {problem}; name another folder, one of its own")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eldr import contract
+from eldr.engine import needs
 from eldr.engine.errors import RankAloneError, RanksDisagreeError, UnsupportedEngineError
 
 logger = logging.getLogger("vllm.eldr")  # as in counting
@@ -52,3 +53,13 @@ def told() -> Iterator[None]:
         leave(str(error))
         logger.exception("ELDR: this process ends, for other ranks wait for it")
         os._exit(1)
+
+
+@contextlib.contextmanager
+def told_of_changes() -> Iterator[None]:
+    """As :func:`told`, where an engine's configuration is read: a field that this vLLM has not refuses the engine by its name."""
+    with told():
+        try:
+            yield
+        except AttributeError as error:
+            raise UnsupportedEngineError(needs.lack([str(error)])) from error

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 import vllm
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from vllm.config import ParallelConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
-from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.routed_experts_capturer import RoutedExpertsCapturer
 from vllm.v1 import request
 
@@ -117,15 +115,6 @@ def without_a_symbol(monkeypatch):
     monkeypatch.delattr(request, "RequestStatus")
 
 
-def without_a_field(monkeypatch):
-    monkeypatch.delitem(ParallelConfig.__annotations__, "enable_dbo")
-    monkeypatch.delattr(ParallelConfig, "enable_dbo")
-
-
-def without_an_attribute_of_objects(monkeypatch):
-    monkeypatch.setattr(MoERunner, "__init__", lambda self: None)
-
-
 def with_another_parameter(monkeypatch):
     def capture(self, layer_id, expert_ids): ...
 
@@ -151,8 +140,6 @@ def with_a_duty_of_statistics(monkeypatch):
 
 FAULTS = {
     without_a_symbol: "vllm.v1.request:RequestStatus is gone",
-    without_a_field: "vllm.config:ParallelConfig.enable_dbo is gone",
-    without_an_attribute_of_objects: "layer:MoERunner.router is gone",
     with_another_parameter: "RoutedExpertsCapturer.capture takes (layer_id, expert_ids) instead of (layer_id, topk_ids)",
     with_another_parameter_of_a_hook: "KVConnectorBase_V1.on_new_request takes (request, arrived) instead of (request)",
     without_a_hook: "on_new_request, a hook, is gone",
@@ -173,6 +160,13 @@ def test_what_changed_in_vllm_is_refused_by_name(monkeypatch, told, warned, seed
     )
     assert named in text
     assert warned == []
+
+
+def test_a_configuration_without_a_field_that_is_read_is_refused_by_its_name(told):
+    with pytest.raises(UnsupportedEngineError, match="use an image with vLLM"), refusal.told_of_changes():
+        SimpleNamespace().enable_dbo  # noqa: B018
+    (text,) = told
+    assert "no attribute 'enable_dbo'" in text
 
 
 def test_a_vllm_without_a_table_of_connectors_is_told(monkeypatch, told):

@@ -70,20 +70,14 @@ def _connector() -> Any:
         logger.warning(
             "ELDR: vLLM %s has everything that this plug-in hooks into, but was never tested with it; tested: %s",
             needs.version(),
-            _TESTED,
+            needs.RELEASES,
         )
     return EldrConnector
 
 
-_TESTED = ", ".join(f"{release}.x" for release in needs.TESTED)
-
-
 def _refuse_without(lacking: Collection[str]) -> None:
     if lacking:
-        raise UnsupportedEngineError(
-            f"ELDR cannot run in this engine: vLLM {needs.version()} lacks what it hooks into; use an image with vLLM {_TESTED}. "
-            f"Missing: {'; '.join(lacking)}"
-        )
+        raise UnsupportedEngineError(needs.lack(lacking))
 
 
 def endpoint() -> Any:

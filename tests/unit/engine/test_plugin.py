@@ -140,21 +140,6 @@ def _killed_after(count, rename):
     return act
 
 
-def test_what_an_older_version_had_begun_is_replaced(tmp_path):
-    """It copied in place, and wrote its metadata last."""
-    copy(tmp_path)
-    shutil.rmtree(tmp_path / f"eldr-{eldr.__version__}.dist-info")
-    shutil.rmtree(tmp_path / "eldr" / "engine" / "hooks")
-    cut = tmp_path / "eldr" / "contract.py"
-    cut.write_bytes(cut.read_bytes()[:100])
-    (tmp_path / "eldr" / "__pycache__").mkdir()
-    (tmp_path / "eldr" / "__pycache__" / "x.pyc").write_bytes(b"x")
-    copy(tmp_path)
-    assert len(cut.read_bytes()) > 100
-    assert (tmp_path / "eldr" / "engine" / "hooks").is_dir()
-    assert not (tmp_path / "eldr" / "__pycache__").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(main, ["engine-plugin", str(tmp_path / "file" / "x")])
