@@ -111,7 +111,7 @@ PATH_LOAD: Final = "/eldr/v1/load"
 METRIC_IN_FLIGHT: Final = "eldr_engine_in_flight"
 """Gauge on engines: sequences of requests that the API servers have admitted and not yet answered in full."""
 METRIC_REFUSED: Final = "eldr_engine_refused"
-"""Counter on decode engines: requests refused because the engine was full."""
+"""Counter on engines: requests refused because the engine was full; prefill engines refuse none."""
 METRIC_INFO: Final = "eldr_engine_info"
 """Gauge on engines, always 1: its labels are the engine's version, ``vllm``, and ``tested``: whether this plug-in was tested with it,
 INFO_TESTED or INFO_UNTESTED."""
@@ -120,7 +120,8 @@ INFO_UNTESTED: Final = "false"
 METRIC_COUNTING: Final = "eldr_engine_counting"
 """Gauge on engines: 1, and 0 from when counting has failed; the engine serves on, and its log says why."""
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
-"""Histogram per decode step on engines: distinct experts used, mean over the layers."""
+"""Histogram per decode step on engines: distinct experts used, mean over the layers. Steps that compute part of a prompt, but for its
+last token, are not among those that any metric of steps tells of."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
 BATCH_BUCKETS: Final = (
     *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64),
@@ -137,8 +138,7 @@ METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 METRIC_RECORDS: Final = "eldr_engine_records"
 """Counter on engines: requests by ``result``: exact, inexact, or unavailable counts."""
 METRIC_LATE_PULLS: Final = "eldr_engine_late_pulls"
-"""Counter on decode engines: requests whose deadline passed before their KV was there, by ``outcome``. By its name routers
-know that an engine keeps deadlines: one that does not must not have it."""
+"""Counter on decode engines: requests whose deadline passed before their KV was there, by ``outcome``."""
 LATE_PREFILLED: Final = "prefilled"
 """Outcome: nothing was pulled, the prompt was prefilled here."""
 LATE_DISCARDED: Final = "discarded"

@@ -95,7 +95,7 @@ class App:
             router,
             tracing.start(os.environ),
         )
-        self._loads = Loads(registry, pool)
+        self._loads = Loads(registry, pool, time.monotonic)
         self._steps = Steps(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(self.services)

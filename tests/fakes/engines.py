@@ -211,6 +211,7 @@ class FakeEngine:
     """Sequences that it runs, and reports, as with the plug-in; None: it has none."""
     in_flight: int = 0
     polls: int = 0
+    report: Behaviour | None = None
     port: int = 0
     host: str = "127.0.0.1"
     kv: str = ""
@@ -302,7 +303,8 @@ class FakeEngine:
         path = urlsplit(exchange.seen.path)
         if path.path == PATH_LOAD:
             report = {"v": 1, "in_flight": self.in_flight, "limit": self.limit}
-            await (answer(404, {}) if self.limit is None else answer(200, report))(exchange)
+            told = answer(404, {}) if self.limit is None else answer(200, report)
+            await (self.report or told)(exchange)
         elif path.path == PATH_ACTIVATIONS:
             await self._activations(exchange, parse_qs(path.query))
         elif path.path == PATH_METRICS:

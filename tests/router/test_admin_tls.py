@@ -14,13 +14,11 @@ from eldr import admin_tls
 from eldr_kube.pki import Authority
 from eldr_kube.ports import free_ports
 from eldr_router.app import App
-from eldr_router.plan.signature import read_signature
-from eldr_router.plan.table import EMPTY
 from eldr_router.settings import Settings, SettingsError, parse_peers
 from eldr_router.sources import pods, secrets
 from eldr_router.state.registry import Peer
 from tests.fakes.engines import FakeEngine, engines
-from tests.router.conftest import signature, until, write_workers
+from tests.router.conftest import until, write_workers
 from tests.support.clients import authority, issued
 from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
@@ -43,7 +41,7 @@ class Pair:
         self.folder, self.made = folder, made
         self.ports = free_ports(2)
         self.workers = folder / "workers.yaml"
-        write_workers(self.workers, made, policy="MarginalUnion")  # what routers ask each other for
+        write_workers(self.workers, made)
 
     def trusts(self, number: int, *signers: Authority) -> Path:
         folder = self.folder / f"trust-{number}"
@@ -62,8 +60,6 @@ class Pair:
         app = App(Settings(workers=self.workers, peers=(f"{scheme}://localhost:{other}",), **settings))
         await app.start()
         try:
-            await until(lambda: app.services.table is not EMPTY, "the worker file to be read")
-            app.services.placer.locality.notice(read_signature(signature(1, 1, 0, 0, 1, 1, 0, 0)))
             yield app
         finally:
             await app.stop()

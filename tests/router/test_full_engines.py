@@ -2,17 +2,24 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 
-from tests.fakes.engines import CLIENT_ERROR, TOKENS, Exchange, answer, decode, slow
-from tests.router.conftest import until
+from eldr_router.plan.contexts import Cache
+from tests.fakes.engines import CLIENT_ERROR, TOKENS, Exchange, answer, decode, prefill, slow
+from tests.router.conftest import signature, until
 
 BUSY = answer(429, {"error": {"message": "busy", "code": 429}})
 
 
 def prefills(router) -> int:
     return sum(len(engine.requests) for engine in router.engines.values() if engine.role == "prefill")
+
+
+async def prefill_after(event: asyncio.Event, exchange: Exchange) -> None:
+    await event.wait()
+    await prefill(exchange)
 
 
 def fill(router, *names, limit=3) -> None:
@@ -37,7 +44,6 @@ async def test_the_result_goes_to_an_engine_that_has_room(start, stream):
         assert router.counter("requests", outcome="ok") == 8
         state = await router.state()
         assert all(engine["healthy"] for engine in state["decode"]), "it is full, not ill"
-        assert [engine["total"] for engine in state["decode"]] == [3, 0]
 
 
 async def test_a_result_is_placed_once_there_is_a_report(start):
@@ -49,9 +55,7 @@ async def test_a_result_is_placed_once_there_is_a_report(start):
         router["d1"].in_flight = 0
         await asyncio.sleep(0.6)  # two ticks: nobody told the router
         assert len(router["d0"].requests + router["d1"].requests) == asked == 2
-        await asyncio.gather(
-            *(router.app._loads._ask(e) for e in router.app.services.registry.endpoints("decode"))
-        )
+        await router.poll()
         got = await asking
         assert (got.status_code, got.headers["x-eldr-decode"]) == (200, "d1")
         assert prefills(router) == 1
@@ -89,25 +93,9 @@ async def test_answers_report_too(start):
             engine.report(None, 0.0)
             assert (await router.post(stream=stream)).status_code == 200
             await until(router.idle, "it to be over")
-            assert (engine.total, source.total) == (4, 2)
+            registry = router.app.services.registry
+            assert registry.totals([engine, source]) == [4, 2]
         assert router["d0"].polls == 0
-
-
-async def test_an_engine_that_runs_less_than_the_limit_is_full_earlier(start):
-    async with start("p0", "d0", "d1", max_in_flight=64) as router:
-        router["d0"].limit, router["d1"].limit = 1, 2
-        release = asyncio.Event()
-        for name in ("d0", "d1"):
-            router[name].script += [slow(release)] * 4
-        registry = router.app.services.registry
-        await asyncio.gather(*(router.app._loads._ask(e) for e in registry.endpoints("decode")))
-        asking = [asyncio.ensure_future(router.post(stream=True)) for _ in range(3)]
-        await until(lambda: router.counts() == {"d0": 1, "d1": 2}, "all places to be used")
-        got = await router.post()
-        assert got.status_code == 429
-        assert router.counter("retries", leg="decode") == 0
-        release.set()
-        assert {each.status_code for each in await asyncio.gather(*asking)} == {200}
 
 
 async def test_a_429_that_does_not_say_what_was_read_uses_the_result_up(start):
@@ -120,13 +108,104 @@ async def test_a_429_that_does_not_say_what_was_read_uses_the_result_up(start):
         assert router.counter("retries", leg="decode", cause="busy") == 2
 
 
-async def test_a_refusal_without_a_report_is_none(start):
+async def test_a_prompt_that_fits_no_engine_waits_for_none(start):
+    """An engine is full, and another one has a place, but no cache that is large enough."""
+    async with start("p0", "d0", "d1") as router:
+        for endpoint in router.app.services.registry.endpoints("decode"):
+            endpoint.cache = Cache(100, 100)
+        fill(router, "d0")
+        await router.poll()
+        router["p0"].script.append(partial(prefill, usage={"prompt_tokens": 5000}))
+        got = await router.post()
+        assert (got.status_code, got.json()["error"]["code"]) == (400, "context_length_exceeded")
+        await until(lambda: router["d0"].freed or router["d1"].freed, "its result to be freed")
+
+
+async def test_results_that_wait_are_placed_in_the_order_of_their_arrival_before_whoever_comes_later(start):
+    async with start("p0", "d0", max_in_flight=4) as router:
+        ends = [asyncio.Event() for _ in range(4)]
+        router["p0"].script += [partial(prefill_after, end) for end in ends]
+        asking = []
+        for at in range(4):
+            asking.append(asyncio.ensure_future(router.post(prompt=f"waits {at}")))
+            await until(lambda n=at: prefills(router) == n + 1, "its prefill")
+        fill(router, "d0", limit=4)
+        for at, end in enumerate(ends):
+            end.set()
+            await until(lambda n=at: len(router.app.services.queue._results) == n + 1, "it to wait")
+        assert (await router.post(prompt="later")).status_code == 429, "their places are reserved"
+        router["d0"].in_flight = 3  # one place, for one after the other
+        await router.poll()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        served = [seen.body["prompt"] for seen in router["d0"].requests if not seen.declined]
+        assert served == [f"waits {at}" for at in range(4)]
+        assert prefills(router) == 4
+
+
+async def test_a_result_that_waits_goes_to_an_engine_that_came_back(start, long_ejections):
+    async with start("p0", "d0", "d1") as router:
+        fill(router, "d1")
+        await router["d0"].refuse()
+        asking = asyncio.ensure_future(router.post())
+        await until(lambda: router.app.services.queue._results, "it to wait")
+        await router["d0"].start()
+        (back, _) = router.app.services.registry.endpoints("decode")
+        back.health.answered()
+        got = await asking
+        assert (got.status_code, got.headers["x-eldr-decode"]) == (200, "d0")
+        assert prefills(router) == 1
+
+
+async def test_a_result_that_waits_goes_by_the_limit_of_the_day(start):
+    async with start("p0", "d0", max_in_flight=1) as router:
+        router["d0"].limit, router["d0"].in_flight = 8, 3
+        asking = asyncio.ensure_future(router.post())
+        await until(lambda: router.app.services.queue._results, "it to wait")
+        await router.poll()
+        await router.configure(max_in_flight=8)
+        assert (await asking).status_code == 200
+        assert router["d0"].requests[-1].headers["x-eldr-limit"] == "8"
+
+
+async def test_a_request_counts_once_however_often_it_is_declined(start):
+    kind = signature(500, 500, 0, 0, 500, 500, 0, 0)
+    async with start("p0", "d0", "d1", policy="MarginalUnion") as router:
+        router["p0"].eldr = kind
+        locality = router.app.services.placer.locality
+        await router.post()
+        noticed, notice = [], locality.notice
+        locality.notice = lambda one: noticed.append(notice(one))
+        fill(router, "d0", "d1")
+        asking = asyncio.ensure_future(router.post())
+        await until(lambda: router.app.services.queue._results, "it to wait")
+        router["d0"].in_flight = 0
+        await router.poll()
+        assert (await asking).status_code == 200
+        assert len(noticed) == 1
+
+
+async def test_an_engine_that_died_full_is_tried_where_there_is_no_other(start):
     async with start("p0", "d0") as router:
-        router["d0"].script.append(
-            answer(429, {"error": {"message": "full", "code": 429}}, "x-eldr-full: 3/3\r\n")
-        )
+        fill(router, "d0")
+        await router.poll()
+        assert (await router.post()).status_code == 429
+        await router["d0"].refuse()
+        await router.poll()
+        assert (await router.post()).status_code == 502
+        router["d0"].in_flight = 0
+        await router["d0"].start()
         assert (await router.post()).status_code == 200
-        assert prefills(router) == 2
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_an_engine_that_cannot_be_asked_for_its_load_is_not_full_for_ever(start, status):
+    async with start("p0", "d0") as router:
+        fill(router, "d0")
+        await router.poll()
+        router["d0"].in_flight = 0
+        router["d0"].report = answer(status, {})
+        await router.poll()
+        assert (await router.post()).status_code == 200
 
 
 async def test_an_engine_that_declines_and_reports_room_is_not_asked_for_ever(start):
@@ -155,8 +234,8 @@ async def test_a_client_that_leaves_while_it_waits_has_its_result_freed(start):
     async with start("p0", "d0") as router:
         fill(router, "d0")
         task = asyncio.create_task(router.post())
-        await until(lambda: router.app.services.waiting, "it to wait")
-        assert router.app.services.registry.waiting == 1, "its place is reserved while it waits"
+        await until(lambda: router.app.services.queue._results, "it to wait")
+        assert router.app.services.registry._undecided == 1, "its place is reserved while it waits"
         task.cancel()
         await until(lambda: router["d0"].freed, "its blocks to be freed")
         await until(router.idle, "every count to return")
@@ -170,6 +249,18 @@ async def test_a_request_without_a_result_is_told_to_come_back(start):
         assert (got.status_code, got.headers["retry-after"]) == (429, "1")
         assert "every decode engine is full" in got.json()["error"]["message"]
         assert prefills(router) == 0
+
+
+async def test_a_request_without_a_result_waits_in_line_where_it_may(start):
+    async with start("p0", "d0", settings={"max_waiting": 8, "max_wait": 60.0}) as router:
+        fill(router, "d0")
+        asking = asyncio.ensure_future(router.post(n=2))
+        await until(lambda: router.app.services.queue._entries, "it to wait in line")
+        assert len(router["d0"].requests) == 1
+        router["d0"].in_flight = 0
+        await router.poll()
+        assert (await asking).status_code == 200
+        assert len(router["d0"].requests) == 2
 
 
 async def test_an_engine_that_fails_after_another_one_declined_costs_an_attempt(start):

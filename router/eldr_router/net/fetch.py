@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from eldr.addresses import authority
+from eldr.addresses import Address, authority
 from eldr_router.http.head import Headers, ResponseHead, write_request
-from eldr_router.net.outbound import Address, BrokenError
+from eldr_router.net.outbound import BrokenError
 from eldr_router.net.pool import Pool
 
 

@@ -18,6 +18,7 @@ import ssl
 from enum import Enum
 from typing import Protocol, cast
 
+from eldr.addresses import Address
 from eldr_router.http.framing import FramingError, LengthBody, Tracker
 from eldr_router.http.head import ResponseHead, parse_head
 
@@ -29,25 +30,20 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _MAX_HEAD = 1 << 16
 _NO_BODY = LengthBody(0)
 
-Address = tuple[str, int]
-
 
 class ConnectError(Exception):
     """The other side did not accept a connection: it cannot have seen the request.
 
     Parameters
     ----------
-    refused : bool
-        Nobody listens there, which a time-out does not say.
     own : bool
         This process could not even ask: it lacks descriptors or memory. That says nothing about the other side.
     distrust : str
         What is wrong with its TLS; empty if that is not it.
     """
 
-    def __init__(self, message: str, *, refused: bool = False, own: bool = False, distrust: str = "") -> None:
+    def __init__(self, message: str, *, own: bool = False, distrust: str = "") -> None:
         super().__init__(message)
-        self.refused = refused
         self.own = own
         self.distrust = distrust
 

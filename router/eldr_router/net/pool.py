@@ -8,8 +8,8 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from eldr import admin_tls
-from eldr.addresses import authority
-from eldr_router.net.outbound import Address, ConnectError, EngineConnection
+from eldr.addresses import Address, authority
+from eldr_router.net.outbound import ConnectError, EngineConnection
 
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _MAX_IDLE = 256
@@ -80,16 +80,13 @@ class Pool:
                 f"{authority(host, port)} did not accept a connection in {self._connect_timeout:g} s"
             ) from None
         except (OSError, UnicodeError) as error:  # the latter: a host that is no name
-            refused = isinstance(error, ConnectionRefusedError)
-            if refused:
+            if isinstance(error, ConnectionRefusedError):
                 self._deaf.setdefault(address, 0.0)
             if isinstance(error, OSError) and error.errno in _EXHAUSTED:
                 raise ConnectError(f"this router cannot open a connection: {error}", own=True) from None
             distrust = admin_tls.distrust(error)
             told = distrust or str(error)
-            raise ConnectError(
-                f"{authority(host, port)}: {told}", refused=refused, distrust=distrust
-            ) from None
+            raise ConnectError(f"{authority(host, port)}: {told}", distrust=distrust) from None
         self._deaf.pop(address, None)
         if not connection.is_open:
             raise ConnectError(f"{authority(host, port)} closed the connection at once")

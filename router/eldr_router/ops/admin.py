@@ -148,9 +148,9 @@ class Admin:
                     "untested": e.untested or None,
                     "counting": e.counting,
                     "kv_tokens": None if e.cache is None else e.cache.tokens,
-                    "kv_held": held,
+                    "kv_held": registry.held(e),
                 }
-                for e, total, held in zip(decode, registry.totals(decode), registry.held(decode), strict=True)
+                for e, total in zip(decode, registry.totals(decode), strict=True)
             ],
             "locality": unions_state(locality, registry),
             "traffic": locality.traffic.state(),

@@ -58,7 +58,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
     domains = table.policy.groups if isinstance(table.policy, Domain) else {}
     rows: dict[str, dict[str, Any]] = {}
     known = registry.endpoints(ROLE_DECODE)
-    for endpoint, total, held in zip(known, registry.totals(known), registry.held(known), strict=True):
+    for endpoint, total in zip(known, registry.totals(known), strict=True):
         rows[endpoint.name] = {
             "name": endpoint.name,
             "slot": endpoint.spec.slot,
@@ -66,7 +66,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "in_flight": endpoint.in_flight,
             "total": total,
             "bound": registry.bound(endpoint, table.max_in_flight),
-            "kv_held": held,
+            "kv_held": registry.held(endpoint),
             "kv_tokens": None if endpoint.cache is None else endpoint.cache.tokens,
             "eligible": False,
             "domain": next((name for name, slots in domains.items() if endpoint.spec.slot in slots), None),

@@ -64,9 +64,8 @@ class _Peers(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         peers = self._registry.peers.values()
         unreachable = sum(peer.problem is not None for peer in peers)
-        yield GaugeMetricFamily("eldr_router_peers", "Other routers that this one knows of.", len(peers))
         yield GaugeMetricFamily(
-            "eldr_router_unreachable_peers", "Those of them whose unions cannot be read.", unreachable
+            "eldr_router_unreachable_peers", "Other routers that do not answer.", unreachable
         )
 
 

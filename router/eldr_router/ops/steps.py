@@ -91,7 +91,7 @@ class Steps:
             endpoint.counting = read_counting(answer.body)
             endpoint.cache = read_cache(answer.body)
             answers = read_answers(answer.body)
-            (held,) = self._registry.held([endpoint])
+            held = self._registry.held(endpoint)
             self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held, now)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:

@@ -44,10 +44,10 @@ _NOT_RETURNED_WHOLE = _NOT_RETURNED | {b"content-length", b"content-type"}
 
 def to_engine(request: Request) -> Headers:
     """Return the client's headers that engines get."""
-    return _foreign(request.headers, _NOT_FORWARDED)
+    return foreign(request.headers, _NOT_FORWARDED)
 
 
-def _foreign(headers: Headers, drop: frozenset[bytes]) -> Headers:
+def foreign(headers: Headers, drop: frozenset[bytes]) -> Headers:
     """Return the headers that travel on, without those of our own protocol."""
     return [header for header in end_to_end(headers, drop) if not header[0].startswith(_OURS)]
 
@@ -87,7 +87,7 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
     endpoint : str, optional
         Name of the decode engine.
     """
-    headers = _foreign(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
+    headers = foreign(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
     if whole:
         assembled = head.is_event_stream
         headers.append(JSON if assembled or not head.content_type else (b"content-type", head.content_type))

@@ -46,21 +46,8 @@ def is_full(head: ResponseHead) -> bool:
 
 
 def read_load(status: int, body: bytes) -> Load | None:
-    """Read an answer of :data:`eldr.contract.PATH_LOAD`.
-
-    Returns
-    -------
-    Load or None
-        None where the engine has no such path.
-
-    Raises
-    ------
-    ValueError
-        If the engine cannot say it now.
-    """
-    if status == HTTPStatus.NOT_FOUND:
-        return None
+    """Read an answer of :data:`eldr.contract.PATH_LOAD`; None if it is none, as of an engine without the plug-in."""
     try:
         return msgspec.json.decode(body if status == HTTPStatus.OK else b"", type=Load)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"answered {status}: {error}") from None
+    except msgspec.MsgspecError:
+        return None

@@ -60,7 +60,7 @@ class Field(NamedTuple):
     slots : list of int
         The centroid that each one belongs to, -1 for none.
     totals : list of int
-        Sequences in flight on each, over all routers.
+        Sequences in flight on each: own, and those of others as reported.
     sequences : int
         How many the request runs.
     request : Request or None
@@ -82,7 +82,7 @@ class Field(NamedTuple):
     label : str or None
         The domain that the request says it belongs to.
     tokens : sequence of int
-        KV that sequences are expected to hold on each, over all routers; empty where no engine tells what it can hold.
+        KV that sequences are expected to hold on each, those of others by the mean; empty where no engine tells what it can hold.
     context : int
         KV that the request is expected to hold.
     token_cost : float

@@ -183,8 +183,8 @@ def _exhausted(state: State, event: Exhausted) -> Step:
 
 
 def _nobody(state: State, event: Nobody) -> Step:
-    if state.held and event.full:  # a result is worth a wait: its prompt has been computed
-        return replace(state, phase=_WAIT), (Wait(),)
+    if state.held and event.may_wait:  # a result is worth a wait: its prompt has been computed
+        return replace(state, phase=_WAIT, refused=_NONE), (Wait(),)
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
 
 

@@ -6,9 +6,6 @@ from typing import NamedTuple
 
 from eldr.addresses import authority
 
-Address = tuple[str, int]
-"""Host and port."""
-
 
 class EndpointSpec(NamedTuple):
     """An engine as a source describes it.

@@ -189,12 +189,12 @@ class Again(Struct, frozen=True):
 
 
 class Nobody(Struct, frozen=True):
-    """No engine is left for the leg that was asked for; ``full``: an engine that is full may have room at any moment."""
+    """No engine is left for the leg that was asked for; ``may_wait``: one that is full may have a place at any moment."""
 
     status: int
     message: str
     code: str
-    full: bool = False
+    may_wait: bool = False
 
 
 class Full(Struct, frozen=True):

@@ -81,9 +81,23 @@ class Completion:
         if self._whole is not None:
             self._sequences = bodies.sequences(body)
         self._client.attach(self)
-        admission = services.queue.admit(self, self._sequences)
+        self._admit()
+
+    def _admit(self) -> None:
+        admission = self._services.queue.admit(self, self._sequences)
         if admission is not None:
             self._start(admission)
+
+    def _line_up(self) -> None:
+        """Begin again: engines were full, and nothing is spent on the request."""
+        if self._admission is not None:
+            self._admission.settle()
+            self._admission = None
+        self._state = State()
+        try:
+            self._admit()
+        except RouterError as error:
+            self._refused(error)
 
     def _start(self, admission: Admission) -> None:
         services = self._services
@@ -129,8 +143,7 @@ class Completion:
         self._state = state
         if type(event) is steps.Declined:
             self._services.metrics.gave_up("decode", "full")
-            limit = self._table.max_in_flight
-            event.engine.declined(self._services.registry.bound(event.engine, limit), self._sequences)
+            event.engine.is_full = True
         if state.failures is not before.failures:
             for failure in state.failures[len(before.failures) :]:
                 self._services.metrics.gave_up(failure.leg, failure.cause)
@@ -154,12 +167,19 @@ class Completion:
             self._leg.resume()
 
     def tick(self, now: float) -> None:
-        """Let a lease run out while the engine is silent, or look for room."""
+        """Let a lease run out while the engine is silent, or while there is no room."""
         if self._state.phase is Phase.WAIT:
-            self._services.waiting.discard(self)
-            self.handle(steps.Again(now))
+            if now > self._state.expires:
+                self.look()
         elif self._leg is not None:
             self.handle(steps.Tick(self._leg.endpoint, now))
+
+    def look(self) -> None:
+        """See :class:`eldr_router.serve.queue.Result`."""
+        self._services.queue.drop(self)
+        self._services.waiting.discard(self)
+        self._table = self._services.table
+        self.handle(steps.Again(self.now()))
 
     def prefilled(
         self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
@@ -213,6 +233,7 @@ class Completion:
             services.placer.place, self._table, self._account.signature,
             sequences=sequences, domain=headers.domain(self._request),
             context=services.registry.contexts.of(self._prompt, bodies.longest(self._parsed()), sequences),
+            is_new=self._account.placement is None,
         )  # fmt: skip
         try:
             placement = place_away(place, action, services.registry, self._key, self._state.failures)
@@ -222,8 +243,11 @@ class Completion:
                 self._whole = "kv_key"
                 self._handle(steps.Unpaired())
             else:
-                full = services.registry.is_any_full(self._table.max_in_flight)
-                self._handle(steps.Nobody(error.status, error.message, error.code, full))
+                may_wait = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
+                if may_wait and not (self._state.split or self._state.failures):
+                    self._line_up()
+                    return
+                self._handle(steps.Nobody(error.status, error.message, error.code, may_wait))
             return
         if not action.kv:
             self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
@@ -241,6 +265,7 @@ class Completion:
         if self._admission is not None:
             self._admission.reopen()
         self._services.waiting.add(self)
+        self._services.queue.hold(self)
 
     def _send(self, action: steps.Send) -> None:
         leg = self._leg
@@ -375,6 +400,7 @@ class Completion:
         else:
             self._services.queue.leave(self)
         self._services.waiting.discard(self)
+        self._services.queue.drop(self)
         self._account.close(self._state)
         self._drop_body()
         self._leg = self._kept = None

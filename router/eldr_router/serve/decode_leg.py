@@ -237,7 +237,7 @@ class DecodeLeg(Leg):
     def _whole(self, body: bytes) -> None:
         if self.head is None:
             return
-        if is_full(self.head) and self.endpoint.load is not None:
+        if is_full(self.head):
             self._flow.handle(Declined(self.endpoint))  # any other 429 may come after a pull
             return
         if self._is_bad(self.head.status):

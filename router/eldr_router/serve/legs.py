@@ -11,7 +11,7 @@ from eldr_router.http.head import ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
 from eldr_router.plan.answers import object_of, prompt_tokens
-from eldr_router.plan.load import is_full, load_of
+from eldr_router.plan.load import load_of
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
 from eldr_router.state.endpoint import Endpoint, Lease
@@ -134,8 +134,7 @@ class Leg:
         """See :class:`eldr_router.net.outbound.Receiver`."""
         self.head = head
         if (load := load_of(head)) is not None and not self._left:
-            apart = self._lease.sequences if is_full(head) else 0
-            self.endpoint.report(load, self._flow.now(), apart=apart)
+            self.endpoint.report(load, self._flow.now())
 
     def on_body(self, data: bytes, boundary: int) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""

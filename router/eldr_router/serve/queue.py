@@ -1,7 +1,7 @@
-"""Requests that wait for room on a decode engine, in the order of their arrival, before anything is spent on them.
+"""Requests that wait for room on a decode engine, in the order of their arrival.
 
-They never wait after a prefill: its result's lease would run out meanwhile. Room is given out here alone while somebody
-waits, and each place is reserved in the step that looks for it. Nobody overtakes: one free place is enough for any request.
+Those whose prefill result found every engine full come first, and look again as soon as there is room. All others wait before anything is
+spent on them; each gets its place reserved in the step that looks for it. Nobody overtakes: one free place is enough for any request.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ class Waiter(Protocol):
 
     def turned_away(self, error: RouterError) -> None:
         """Answer with an error: there was none in time."""
+
+
+class Result(Protocol):
+    """A prefill result that waits."""
+
+    def look(self) -> None:
+        """Go on: there may be room."""
 
 
 class _Entry(NamedTuple):
@@ -59,6 +66,7 @@ class Queue:
         self._is_closed = False
         # ordered: the first of a plain dict is slow to find after many have left
         self._entries: OrderedDict[Waiter, _Entry] = OrderedDict()
+        self._results: OrderedDict[Result, None] = OrderedDict()
         self._is_due = False
         metrics.waiting.set_function(lambda: len(self._entries))
         registry.on_room = self.wake
@@ -72,17 +80,25 @@ class Queue:
                 return self._registry.admit(limit, sequences)
             except RouterError as error:
                 if error.status != 429:
-                    self._reject(error.code)
+                    self._metrics.rejected(error.code)
                     raise
                 full = error
         most, seconds = self._bounds()
         reason = "queue_full" if most and self._entries else "full"
         if self._is_closed or len(self._entries) >= most:
-            self._reject(reason)
+            self._metrics.rejected(reason)
             raise full or self._registry.full(limit)
         timer = self._loop.call_later(seconds, self._expire, waiter)
         self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
         return None
+
+    def hold(self, result: Result) -> None:
+        """Let a prefill result wait until it is dropped."""
+        self._results[result] = None
+
+    def drop(self, result: Result) -> None:
+        """Let a prefill result go that may be waiting."""
+        self._results.pop(result, None)
 
     def leave(self, waiter: Waiter) -> None:
         """Let a request go that may be waiting."""
@@ -93,7 +109,7 @@ class Queue:
 
     def wake(self) -> None:
         """Look for room soon: there may be some."""
-        if self._entries and not self._is_due:
+        if (self._entries or self._results) and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._look)
 
@@ -107,6 +123,10 @@ class Queue:
 
     def _look(self) -> None:
         self._is_due = False
+        for result in tuple(self._results):
+            if not self._registry.has_room(self._limit()):
+                return
+            result.look()
         while self._entries:
             waiter, entry = next(iter(self._entries.items()))
             admission = self._registry.reserve(self._limit(), entry.sequences)
@@ -126,8 +146,5 @@ class Queue:
 
     def _turn_away(self, waiter: Waiter, reason: str, error: RouterError) -> None:
         self.leave(waiter)
-        self._reject(reason)
-        waiter.turned_away(error)
-
-    def _reject(self, reason: str) -> None:
         self._metrics.rejected(reason)
+        waiter.turned_away(error)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError, check_method, failed, no_endpoint
-from eldr_router.http.head import JSON, end_to_end
+from eldr_router.http.head import JSON
 from eldr_router.http.requests import Request
 from eldr_router.net.fetch import Answer, fetch
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan.apis import ANY_ENGINE, APIS
+from eldr_router.plan.headers import foreign
 from eldr_router.plan.steps import Failure
 from eldr_router.serve.completion import Completion
 from eldr_router.serve.services import Services
@@ -69,7 +70,7 @@ class Surface:
         self._turn += 1
         start = self._turn % len(usable)
         usable = usable[start:] + usable[:start]
-        headers = end_to_end(request.headers, _DROP)
+        headers = foreign(request.headers, _DROP)
         method = ANY_ENGINE[request.path]
         target = f"{request.path}?{request.query}" if request.query else request.path
         failures: list[Failure] = []
@@ -92,7 +93,7 @@ class Surface:
             cause = "busy" if answer.status == _BUSY else "status"
             failures.append(Failure("any", endpoint, cause, f"it answered {answer.status}"))
         if answer is not None:  # of several that failed, the last one's
-            client.respond(answer.status, end_to_end(answer.head.headers, _LENGTH), answer.body)
+            client.respond(answer.status, foreign(answer.head.headers, _LENGTH), answer.body)
             self._note(request, "ok", answer.status, failures)
             return
         problem = failed(f"no engine answered {request.path}: {failures[-1].message}")

@@ -88,9 +88,7 @@ class KubeSource:
         self._control.set_endpoints(ROLE_PREFILL, [spec for spec in found if spec.role == ROLE_PREFILL])
         self._control.set_endpoints(ROLE_DECODE, [spec for spec in found if spec.role == ROLE_DECODE])
         pods = self._pods.values()
-        others = peers(pods, self._own_ip)
-        if others is not None:
-            self._control.set_peers(others, secure(pods, self._name))
+        self._control.set_peers(peers(pods, self._own_ip), secure(pods, self._name))
 
     async def _get_routing(self) -> str:
         config_map = await self._api.get(f"{self._base}/configmaps/{self._routing}")

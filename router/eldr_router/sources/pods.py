@@ -44,17 +44,9 @@ def _engine(pod: Pod) -> EndpointSpec | None:
     return EndpointSpec(role, metadata["name"], address, PORT_ENGINE, slot, labels.get(LABEL_KV, ""))
 
 
-def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]] | None:
-    """Return the admin addresses of the other routers, or None while this router's own pod is not among the pods.
-
-    Every pod counts that may run a router: a status may be older than the router that runs there, and a terminating one
-    still has requests in flight. Whoever finds its own address in a list finds all that were there before it, so that of
-    two routers that start together at least one knows the other.
-    """
-    found = [address for address, _ in _routers(pods)]
-    if own_address and own_address not in found:
-        return None
-    return [(address, PORT_ADMIN) for address in found if address != own_address]
+def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]]:
+    """Return the admin addresses of the other routers; one that is terminating still has requests in flight."""
+    return [(address, PORT_ADMIN) for address, _ in _routers(pods) if address != own_address]
 
 
 def secure(pods: Iterable[Pod], name: str) -> dict[tuple[str, int], str]:

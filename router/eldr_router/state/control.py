@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from eldr import centroids
+from eldr.addresses import Address
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr_router.plan.backoff import Backoff
-from eldr_router.plan.spec import Address, EndpointSpec
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
 from eldr_router.serve.services import Services
 

@@ -26,6 +26,7 @@ class Endpoint:
         "health",
         "heard",
         "in_flight",
+        "is_full",
         "load",
         "name",
         "others",
@@ -46,6 +47,7 @@ class Endpoint:
         self.load: Load | None = None  # its last report
         self.heard = -math.inf  # when that came
         self.others = 0  # sequences of others in flight, by that report
+        self.is_full = False  # it has declined a request since
         # what never changes, as each request needs it
         self.name = spec.name
         self.address = spec.host, spec.port
@@ -54,26 +56,14 @@ class Endpoint:
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def total(self) -> int:
-        """Sequences in flight: this router's now, and those of others when the engine last reported."""
-        return self.in_flight + self.others
-
-    def report(self, load: Load | None, now: float, *, apart: int = 0) -> None:
+    def report(self, load: Load | None, now: float) -> None:
         """Take a report; None: the engine reports nothing.
 
-        Parameters
-        ----------
-        apart : int
-            Sequences of this router in flight that the engine does not count.
+        Requests on their way to the engine hide as many of others until the next report: an engine that is asked too early declines.
         """
-        self.load, self.heard = load, now
-        self.others = 0 if load is None else max(0, load.in_flight - (self.in_flight - apart))
+        self.load, self.heard, self.is_full = load, now, False
+        self.others = 0 if load is None else max(0, load.in_flight - self.in_flight)
         self.freed()
-
-    def declined(self, bound: int, sequences: int) -> None:
-        """Take note that so many sequences of this router found the engine full: nothing is sent there before it reports room."""
-        self.others = max(self.others, bound - (self.in_flight - sequences))
 
 
 class Lease:
@@ -89,13 +79,13 @@ class Lease:
         Of KV that it is expected to hold.
     """
 
-    __slots__ = ("_endpoint", "_stay", "_tokens", "sequences")
+    __slots__ = ("_endpoint", "_sequences", "_stay", "_tokens")
 
     def __init__(
         self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None, tokens: int = 0
     ) -> None:
         self._endpoint: Endpoint | None = endpoint
-        self.sequences = sequences
+        self._sequences = sequences
         self._stay = stay
         self._tokens = tokens
         endpoint.in_flight += sequences
@@ -105,7 +95,7 @@ class Lease:
         """Give the room back."""
         if self._endpoint is not None:
             endpoint, self._endpoint = self._endpoint, None
-            endpoint.in_flight -= self.sequences
+            endpoint.in_flight -= self._sequences
             endpoint.tokens -= self._tokens
             endpoint.freed()
             if self._stay is not None:

@@ -1,4 +1,4 @@
-"""The other routers: asked for the experts of their requests, where the policy weighs them."""
+"""The other routers: asked for the experts of their requests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from eldr.addresses import authority
+from eldr.addresses import Address, authority
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan import tables
-from eldr_router.plan.spec import Address
 from eldr_router.serve.services import Services
 from eldr_router.state.registry import Peer
 from eldr_router.state.tables import Tables
@@ -73,11 +72,8 @@ class Peers:
 
     async def _ask(self, address: Address, peer: Peer) -> str | None:
         """Ask a router for what changed; return why that could not be had."""
-        wanted = self._tables.question(address)
-        if wanted is None:
-            return None
         headers = [(b"authorization", f"Bearer {token}".encode())] if (token := self._token()) else []
-        path = tables.question(*wanted)
+        path = tables.question(*self._tables.question(address))
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await fetch(
@@ -87,9 +83,7 @@ class Peers:
         except TimeoutError:
             return f"does not answer within {_PATIENCE:g} s"
         except ConnectError as error:
-            return error.distrust or (
-                "refuses connections" if error.refused else "does not accept connections"
-            )
+            return error.distrust or str(error)
         except (BrokenError, ValueError) as error:
             # a pooled connection may have ended: the next question opens another one
             return peer.problem if getattr(error, "cause", None) == "stale" else str(error)

@@ -34,7 +34,7 @@ class Placement(NamedTuple):
     similarity : float or None
         Cosine to the chosen engine's centroid.
     in_flight : int
-        The engine's requests in flight before this one, over all routers.
+        Sequences in flight there before this one, whoever sent them.
     """
 
     endpoint: Endpoint
@@ -99,22 +99,25 @@ class Placer:
         sequences: int = 1,
         domain: str | None = None,
         context: Context | None = None,
+        is_new: bool = True,
     ) -> Placement:
         """Choose an engine with room and acquire its lease for so many sequences, in one step.
 
         ``domain`` is what the client says it belongs to. ``context`` is what it holds of KV; without it, nothing that counts.
+        ``is_new``: it was placed nowhere before, so that it counts as traffic.
 
         Raises
         ------
         RouterError
             503 if no engine is left, 429 if none that is left has room, 400 if none can ever hold its prompt.
         """
-        self.locality.notice(signature)
+        if is_new:
+            self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
         decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
-        if not exclude:  # another attempt is no other request
+        if is_new:
             self.locality.settle(decision.field, decision.situation, at)
             if decision.scores is not None:
                 self.locality.traffic.count(

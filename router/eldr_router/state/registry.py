@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from eldr.addresses import Address
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError, no_endpoint
 from eldr_router.plan import pairing
 from eldr_router.plan.contexts import Context, Contexts
-from eldr_router.plan.spec import Address, EndpointSpec
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.state.endpoint import Endpoint
 
 _BUSY_SECONDS = 2.0
@@ -147,13 +148,15 @@ class Registry:
         return self._turns[role]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
-        """Return the sequences in flight per engine, over all who send it some, as far as it reports them."""
-        return [endpoint.total for endpoint in endpoints]
+        """Return the sequences in flight per engine, over all who send it some: as far as it reports them, else as if routers sent it alike."""
+        return [endpoint.in_flight + self._others(endpoint) for endpoint in endpoints]
 
-    def held(self, endpoints: Iterable[Endpoint]) -> list[int]:
-        """Return the tokens of KV that sequences are expected to hold on decode engines; those of others count as this router's do in the mean."""
-        mean = self.contexts.mean
-        return [endpoint.tokens + round(endpoint.others * mean) for endpoint in endpoints]
+    def _others(self, endpoint: Endpoint) -> int:
+        return endpoint.in_flight * len(self.peers) if endpoint.load is None else endpoint.others
+
+    def held(self, endpoint: Endpoint) -> int:
+        """Return the tokens of KV that sequences are expected to hold on a decode engine; one of others as many as this router's in the mean."""
+        return endpoint.tokens + round(self._others(endpoint) * self.contexts.mean)
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
         """Return up to how many sequences in flight an engine may be sent another one.
@@ -167,19 +170,18 @@ class Registry:
 
     def with_room(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
         """Return the engines that may be sent a request more, however many sequences it runs."""
-        return [e for e in endpoints if e.in_flight + e.others < self.bound(e, limit)]
+        return [e for e in endpoints if not e.is_full and e.in_flight + e.others < self.bound(e, limit)]
 
-    def is_any_full(self, limit: int) -> bool:
-        """Tell whether an engine that is well lacks nothing but a place."""
-        usable = self.usable(ROLE_DECODE)
-        return len(self.with_room(usable, limit)) < len(usable)
+    def has_room(self, limit: int) -> bool:
+        """Tell whether a decode engine may be sent a request more."""
+        return bool(self.with_room(self.usable(ROLE_DECODE), limit))
 
     def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # nobody tells: all may have it
             return endpoints, []
-        held = self.held(endpoints)
+        held = list(map(self.held, endpoints))
         if self.contexts.all_have_room(context, caches, held):
             return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
@@ -207,8 +209,8 @@ class Registry:
         except RouterError:
             return None
         wanted = self._undecided + 1
-        for endpoint in decode:
-            wanted -= max(0, self.bound(endpoint, limit) - endpoint.total)
+        for endpoint in self.with_room(decode, limit):
+            wanted -= self.bound(endpoint, limit) - endpoint.in_flight - endpoint.others
             if wanted <= 0:
                 return Admission(self, sequences)
         return None
@@ -220,11 +222,6 @@ class Registry:
         if blind and self.peers:
             why += f"; {', '.join(blind[:3])}: no load is reported, so that {1 + len(self.peers)} routers split the limit evenly"
         return RouterError(429, f"{why}; retry later", "overloaded", retry_after=1)
-
-    @property
-    def waiting(self) -> int:
-        """Sequences of requests that were admitted and have no engine."""
-        return self._undecided
 
     @property
     def is_busy(self) -> bool:

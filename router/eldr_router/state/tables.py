@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from eldr.addresses import authority
+from eldr.addresses import Address, authority
 from eldr.core.signature import Floats
-from eldr_router.plan.spec import Address
 from eldr_router.plan.tables import Told
 from eldr_router.state.locality import Locality
 
@@ -39,13 +38,11 @@ class Tables:
         self._tellers: dict[Address, _Teller] = {}
         self._asked: dict[Address, _Teller | None] = {}
 
-    def question(self, address: Address) -> tuple[str, int] | None:
-        """Return whose tables to ask for, and from which version on; None if the policy asks for nothing."""
+    def question(self, address: Address) -> tuple[str, int]:
+        """Return whose tables to ask for, and from which version on."""
         if self._locality.unions is not self._unions:  # it began anew: everybody tells everything again
             self._unions = self._locality.unions
             self._tellers.clear()
-        if self._unions is None:
-            return None
         teller = self._tellers.get(address)
         self._asked[address] = teller
         return (teller.told.of, teller.told.version) if teller is not None else ("", 0)

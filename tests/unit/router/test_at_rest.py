@@ -159,12 +159,12 @@ class Pool:
             case "told":
                 for endpoint in router.registry.endpoints(ROLE_DECODE):
                     cache = endpoint.cache and endpoint.cache._replace(used=rng.random())
-                    (held,) = router.registry.held([endpoint])
+                    held = router.registry.held(endpoint)
                     router.registry.contexts.heard(endpoint.name, None, cache, held, self.loop.now)
         self.loop.turn()
 
 
-@pytest.mark.parametrize("routers", [1, 2, 3])
+@pytest.mark.parametrize("routers", [1, 3])
 @pytest.mark.parametrize("seed", range(5))
 def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
     pool = Pool(random.Random(seed), routers)
@@ -174,10 +174,10 @@ def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
         for request in tuple(router.requests):
             request.end()
     pool.engines(2)
-    pool.pass_time(5.0)
+    pool.pass_time(0.5)
     for router in pool.routers:
         registry = router.registry
-        assert registry.waiting == 0
+        assert registry._undecided == 0
         assert not any(each.in_flight or each.tokens for each in registry.endpoints(ROLE_DECODE))
         assert not router.queue._entries
         router.bounds = BOUNDS[2]
@@ -189,4 +189,4 @@ def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
                 request.place()
             assert request.lease is not None
             request.end()
-            pool.pass_time(2.5)
+            pool.pass_time(0.5)

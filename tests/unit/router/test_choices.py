@@ -80,15 +80,20 @@ def test_a_report_tells_what_others_have_in_flight():
     first.report(Load(5, 8), 100.0)
     assert registry.totals([first, second]) == [5, 0]
     leases.append(Lease(first))
-    assert first.total == 6, "its own since then count at once"
+    assert registry.totals([first]) == [6], "its own since then count at once"
     leases[0].release()
     first.report(Load(1, 8), 101.0)
-    assert first.total == 2, "two are on their way to it"
-    leases[1].release()
-    leases[2].release()
-    assert first.total == 0
-    second.report(None, 101.0)
-    assert (second.load, second.total) == (None, 0)
+    assert registry.totals([first]) == [2], "two are on their way to it"
+    for lease in leases:
+        lease.release()
+    assert registry.totals([first]) == [0]
+    registry.set_peers([("b", 1), ("c", 1)])
+    leases = [Lease(second), Lease(first)]
+    assert registry.totals([first, second]) == [1, 3], "of one that reports nothing others have as many"
+    second.report(Load(1, 8), 102.0)
+    second.report(None, 103.0)
+    assert (second.load, registry.totals([second])) == (None, [3])
+    del leases
 
 
 @pytest.mark.parametrize(
@@ -108,26 +113,20 @@ def test_up_to_how_many_an_engine_gets_requests(reported, limit, bound):
     assert len(leases) == bound
 
 
-def test_an_engine_that_declined_gets_nothing_before_it_reports_room():
+def test_an_engine_that_declined_gets_nothing_before_its_next_report():
     registry = Registry(Clock())
     registry.replace(ROLE_DECODE, decode(1))
     (engine,) = registry.endpoints(ROLE_DECODE)
-    engine.report(Load(0, 8), 100.0)
     woken = []
     registry.on_room = lambda: woken.append(True)
-    lease = Lease(engine, 3)
-    engine.report(Load(4, 8), 101.0, apart=3)
-    engine.declined(registry.bound(engine, 4), 3)
-    lease.release()
-    assert engine.total == 4
-    assert not registry.with_room([engine], 4)
-    lease = Lease(engine, 2)
-    engine.declined(4, 2)  # whatever it reports: it has said no
-    lease.release()
-    assert not registry.with_room([engine], 4)
+    engine.report(Load(0, 8), 100.0)
+    engine.is_full = True  # whatever it reported: it has said no
+    assert not registry.has_room(4)
+    with pytest.raises(RouterError):
+        registry.admit(4)
     woken.clear()
     engine.report(Load(3, 8), 102.0)
-    assert registry.with_room([engine], 4)
+    assert registry.has_room(4)
     assert woken
 
 
@@ -368,7 +367,7 @@ def test_another_attempt_pays_no_toll():
     failed = place.place(marginal, counts(0, 9, 1, 0)).endpoint
     tolls = place.locality.tolls.of(range(3))
     assert any(tolls)
-    again = place.place(marginal, counts(0, 9, 1, 0), {failed})
+    again = place.place(marginal, counts(0, 9, 1, 0), {failed}, is_new=False)
     assert again.endpoint in set(registry.endpoints(ROLE_DECODE)) - {failed}
     assert place.locality.tolls.of(range(3)) == tolls
 

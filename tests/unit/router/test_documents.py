@@ -235,7 +235,6 @@ def test_peers_from_pods():
     port = contract.PORT_ADMIN
     assert peers(pods, "") == [("10.0.0.2", port), ("10.0.0.3", port), ("10.0.0.4", port)]
     assert peers(pods, "10.0.0.2") == [("10.0.0.3", port), ("10.0.0.4", port)]
-    assert peers(pods, "10.0.0.9") is None, "a list from before this router's own pod may lack others too"
 
 
 def test_settings(tmp_path):
@@ -291,5 +290,4 @@ def test_what_engines_report():
         (200, b'{"in_flight":-1,"limit":8}'),
         (200, b'{"in_flight":3,"limit":1e300}'),
     ):
-        with pytest.raises(ValueError, match=f"answered {status}"):
-            read_load(status, body)
+        assert read_load(status, body) is None

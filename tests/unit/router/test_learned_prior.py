@@ -181,7 +181,7 @@ def test_requests_without_a_signature_teach_nothing():
 def test_another_attempt_is_no_other_request():
     router, rng = Router("d0", "d1"), np.random.default_rng(10)
     first = router.placer.place(TABLE, request(rng, 0))
-    router.placer.place(TABLE, request(rng, 0), {first.endpoint}).lease.release()
+    router.placer.place(TABLE, request(rng, 0), {first.endpoint}, is_new=False).lease.release()
     assert sum(one.seen for one in router.locality.profiles.table().values()) == 1
 
 

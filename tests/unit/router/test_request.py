@@ -167,7 +167,7 @@ def events(legs=("p0", "d0", "d1")):
     yield steps.Gone()
     yield steps.Ended()
     yield steps.Nobody(503, "none", "none")
-    yield steps.Nobody(429, "full", "overloaded", full=True)
+    yield steps.Nobody(429, "full", "overloaded", may_wait=True)
     yield steps.Full("no memory")
     yield steps.Prefilled(prefill, kv=True, expires=EXPIRES)
     yield steps.Prefilled(prefill, kv=False, expires=math.inf)
@@ -335,7 +335,7 @@ def test_engines_in_doubt_cost_no_attempt(leg):
 
 
 def test_a_result_that_nobody_was_sent_is_freed():
-    full = steps.Nobody(429, "full", "overloaded", full=True)
+    full = steps.Nobody(429, "full", "overloaded", may_wait=True)
     for end in ((steps.Gone(),), (steps.Nobody(429, "no KV", "overloaded"),), (full, steps.Gone())):
         _, done = play(PREFILLED, *end)
         assert isinstance(done[-1], steps.Free)

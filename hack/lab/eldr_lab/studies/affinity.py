@@ -22,7 +22,7 @@ from hashlib import blake2b
 from eldr_bench.machine import ROOT
 from eldr_bench.proof import require
 from eldr_lab.studies.prefill_pool import (
-    EXCHANGE,
+    REPORTED,
     Result,
     Rule,
     Turn,
@@ -198,7 +198,7 @@ def main() -> None:
 Written by `make -C hack/lab bench-affinity`, a simulation. Nothing here ran on a real engine. The rules: [router](../reference/router.md#which-prefill-engine).
 
 - {world.engines} prefill engines have caches of {world.cache >> 10} KiB of text each. {world.sessions} conversations have {world.turns:g} turns on average within five minutes.
-- 1 or 4 routers get the turns at random. They know each other's prefills in flight as of {EXCHANGE} s ago.
+- 1 or 4 routers get the turns at random. They know each other's prefills in flight as of {REPORTED} s ago.
 - Figures are means of {SEEDS} seeds, (smallest .. largest).
 - The *oracle* sees caches and loads as they are, under the same bound on load. The *ceiling* is what anybody sent before.
 - A session header decides alone. If every question about a document has its own, what they share is lost.

@@ -69,12 +69,12 @@ class Simulation:
     def at(self, when: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.queue, (when, next(self.order), what))
 
-    def report(self, router: int, at: int, *, apart: int = 0) -> None:
+    def report(self, router: int, at: int) -> None:
         """Have what an engine counts now reach a router."""
         if self.period is not None:
             endpoint = self.registries[router].endpoints(ROLE_DECODE)[at]
             load = Load(int(self.counts[at]), self.limit)
-            self.at(self.now + DELAY, lambda: endpoint.report(load, self.now, apart=apart))
+            self.at(self.now + DELAY, lambda: endpoint.report(load, self.now))
 
     def poll(self, router: int, at: int) -> None:
         self.report(router, at)
@@ -108,8 +108,8 @@ class Simulation:
         at = endpoint.spec.slot
         if self.counts[at] >= self.limit and self.period is not None:
             self.declined += 1
-            endpoint.report(Load(int(self.counts[at]), self.limit), self.now, apart=1)
-            endpoint.declined(self.limit, 1)
+            endpoint.report(Load(int(self.counts[at]), self.limit), self.now)
+            endpoint.is_full = True
             placement.lease.release()
             self.place(router, admission, seconds, waits=waits)
             return

@@ -1,7 +1,7 @@
 """A pool of simulated prefill engines with finite prefix caches, and the conversations that it gets.
 
 Engines compute prompts one after another, in a time that grows with what they have not cached when a prompt arrives.
-Several routers get the turns at random and know each other's prefills in flight as of the last exchange of counts.
+Several routers get the turns at random and know each other's prefills in flight as engines last reported them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 KV = 64  # bytes of text in a KV block of 16 tokens
-EXCHANGE = 0.25  # seconds between two looks at the other routers' counts
+REPORTED = 0.25  # seconds between two reports of engines
 OVERHEAD = 0.01  # seconds of every prefill
 
 
@@ -122,7 +122,7 @@ class View(NamedTuple):
 
     turn: Turn
     own: list[int]  # in flight from this router
-    known: list[int]  # of all routers, the others' as of the last exchange
+    known: list[int]  # of all routers, the others' as last reported
     true: list[int]
     engines: list[Engine]
 
@@ -153,7 +153,7 @@ def simulate(world: World, turns: Sequence[Turn], rule: Rule) -> Result:
             _, _, router, done, blocks = heapq.heappop(running)
             own[router][done] -= 1
             engines[done].keep(blocks)
-        if turn.at - shared_at >= EXCHANGE:
+        if turn.at - shared_at >= REPORTED:
             shared, shared_at = [row[:] for row in own], turn.at
         mine = own[turn.router]
         known = [
