@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import Annotated
 
 import msgspec
 
@@ -13,7 +12,6 @@ from eldr_router.http.head import ResponseHead
 
 _LOAD, _FULL = HEADER_LOAD.encode(), HEADER_FULL.encode()
 _SHARE = re.compile(rb"(\d{1,9})/(\d{1,9})")
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -27,8 +25,8 @@ class Load(msgspec.Struct, frozen=True):
         Sequences that the engine can run.
     """
 
-    in_flight: _Count
-    limit: _Count
+    in_flight: int
+    limit: int
 
 
 def load_of(head: ResponseHead) -> Load | None:
@@ -48,6 +46,7 @@ def is_full(head: ResponseHead) -> bool:
 def read_load(status: int, body: bytes) -> Load | None:
     """Read an answer of :data:`eldr.contract.PATH_LOAD`; None if it is none, as of an engine without the plug-in."""
     try:
-        return msgspec.json.decode(body if status == HTTPStatus.OK else b"", type=Load)
+        load = msgspec.json.decode(body if status == HTTPStatus.OK else b"", type=Load)
     except msgspec.MsgspecError:
         return None
+    return load if load.in_flight >= 0 < load.limit else None
