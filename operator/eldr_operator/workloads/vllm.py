@@ -32,6 +32,7 @@ _QUIET_PATHS: Final = (
     contract.PATH_METRICS,
     "/v1/models",
     contract.PATH_ACTIVATIONS,
+    contract.PATH_LOAD,
 )
 
 
