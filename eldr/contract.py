@@ -120,8 +120,7 @@ INFO_UNTESTED: Final = "false"
 METRIC_COUNTING: Final = "eldr_engine_counting"
 """Gauge on engines: 1, and 0 from when counting has failed; the engine serves on, and its log says why."""
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
-"""Histogram per decode step on engines: distinct experts used, mean over the layers. Steps that compute part of a prompt, but for its
-last token, are not among those that any metric of steps tells of."""
+"""Histogram per decode step on engines: distinct experts used, mean over the layers."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
 BATCH_BUCKETS: Final = (
     *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64),

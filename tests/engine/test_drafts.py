@@ -94,21 +94,6 @@ def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
     assert (stats["batch"], stats["fed"]) == ([2, 2], [2, 5])
 
 
-def test_a_step_that_computes_a_prompt_says_nothing_of_what_decoding_takes(decoding):
-    half, worker, _ = decoding
-    for name, prompt in (("a", 6), ("b", 5)):
-        half.add(request(name, prompt))
-    blocks = {"a": [4, 2, 8], "b": [1, 3, 5]}
-    half.update(run(half, worker, new=[("a", 5, 1)], blocks=blocks, expert=0))
-    half.update(run(half, worker, new=[("b", 0, 4)], cached=[("a", 6, 1)], blocks=blocks, expert=0))
-    mixed = half._last_update
-    half.update(run(half, worker, cached=[("a", 7, 1), ("b", 4, 1)], blocks=blocks, expert=0))
-    stats = half.stats().data
-    assert (stats["batch"], stats["fed"]) == ([1, 2], [1, 2])
-    assert len(stats["active"]) == len(stats["seconds"]) == len(stats["context"]) == 2
-    assert mixed, "the next step begins where it ended"
-
-
 def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
     half, worker, records = decoding
     blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
@@ -155,8 +140,7 @@ def test_a_step_is_counted_before_model_runner_v2_writes_over_it_with_its_drafts
     half.add(asked)
     blocks = {"a": [4, 2, 8]}
     for at, step in enumerate(({"new": [("a", 5, 1)]}, {"cached": [("a", 6, 2)]}, {"cached": [("a", 8, 1)]})):
-        drafts = {"a": 1} if at == 1 else {}
-        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks, drafts=drafts))))
+        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks))))
         route(**step, blocks=blocks)
         slots, ids = Slots.slots, Capture.ids
         Slots.slots = slots if told else None

@@ -90,9 +90,8 @@ class DecodeScheduler:
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
         self._reset = False
-        # step, when it was scheduled, its requests, their drafts and context, whether it computes no prompt; bounded, because a step that
-        # fails is never reported
-        self._begun: deque[tuple[int, float, int, int, int, bool]] = deque(maxlen=_STEPS_AHEAD)
+        # step, when it was scheduled, its requests, their drafts and context; bounded, as a step that fails is never reported
+        self._begun: deque[tuple[int, float, int, int, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
         self._counting = counting or Counting("activations")
@@ -172,8 +171,7 @@ class DecodeScheduler:
             orders.step, orders.requests = self._steps, len(output.num_scheduled_tokens)
             drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
             context = sum(before + tokens for _, before, tokens in requests)
-            decodes = output.total_num_scheduled_tokens == orders.requests + drafts
-            self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts, context, decodes))
+            self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts, context))
         orders.reset, self._reset = self._reset, False
         if self._counting.stopped:
             self._tracker.clear()
@@ -256,10 +254,10 @@ class DecodeScheduler:
             self._begun.popleft()
         if not self._begun or self._begun[0][0] != step:
             return
-        _, begun, requests, drafts, context, decodes = self._begun.popleft()
+        _, begun, requests, drafts, context = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
         seconds, self._last_update = now - max(begun, self._last_update), now
-        if of_all == 0 or not decodes:  # a prompt's tokens use nearly all experts, whatever the batch
+        if of_all == 0:
             return
         together = requests if of_all is None else of_all
         # ranks with requests of their own draft about alike, and hold about as much
