@@ -109,6 +109,8 @@ def run(checkout: Path, routers: int, seconds: float, seed: int) -> Run:
             ]
             where = ("--workers", str(folder / "w"), "--port", str(port), "--admin-port", str(admin))
             stack.enter_context(program(checkout, "router", *where, *others))
+        for url in urls[: 1 + ENGINES]:
+            wait("an engine is not ready", partial(problem, f"{url}/health"))
         for port in clients:
             wait("a router is not ready", partial(problem, f"http://127.0.0.1:{port}/ready"))
         found = Run()
