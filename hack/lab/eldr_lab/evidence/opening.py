@@ -132,17 +132,15 @@ def _less(measured: Sequence[Measured]) -> list[str]:
     known = [one for one in measured if one.policy == policy(PRIOR)]
     if not known:
         return []
-    texts = [
-        f"{mean:+.1f} ±{half:.1f} % ({one.pool})"
-        for one in known
-        for mean, half in [one.changes["TPOT mean"]]
-    ]
-    tails = [f"{mean:+.1f} ±{half:.1f}" for one in known for mean, half in [one.changes["TPOT P99"]]]
+    means, tails = (
+        listed([f"{mean:+.1f} ±{half:.1f}" for one in known for mean, half in [one.changes[measure]]])
+        for measure in ("TPOT mean", "TPOT P99")
+    )
     return [
         (
-            f"**On real engines** the default, with fitted centroids, changes the mean against JSQ by {listed(texts)}, and P99 by {listed(tails)} %. With the prior "
-            "that routers learn, and for the band with `maxLoad: 1.25`: [placement](benchmarks/policies.md). These are engines of a small model with 64 "
-            f"experts on one busy CPU machine, by the CPU time of their steps: {min(one.traces for one in known)} traces of the same prompts."
+            f"**On real engines** the default, with fitted centroids, changes the mean against JSQ by {means} %, and P99 by {tails} %. The pools: "
+            f"{listed([one.pool for one in known])}. With the prior that routers learn, and for the band with `maxLoad: 1.25`: [placement](benchmarks/policies.md). "
+            f"These are engines of a small model with 64 experts on one busy CPU machine, by the CPU time of their steps: {min(one.traces for one in known)} traces of the same prompts."
         )
     ]
 
