@@ -39,7 +39,7 @@ _HOT = (
 COLD = {
     **{
         f"{_ROUTER}/{module}.py": "reads numbers that others wrote; Python's are the ones without surprises"
-        for module in ("plan/exposition", "plan/reports", "plan/table", "plan/tables")
+        for module in ("plan/exposition", "plan/table", "plan/tables")
     },
     **{
         f"{_ROUTER}/plan/{module}.py": "msgspec reads the annotations of its classes, which machine code does not keep"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from typing import NamedTuple
 
-import msgspec
+import orjson
 
 from eldr.contract import HEADER_FULL, HEADER_LOAD
 from eldr_router.http.head import ResponseHead
@@ -14,7 +15,7 @@ _LOAD, _FULL = HEADER_LOAD.encode(), HEADER_FULL.encode()
 _SHARE = re.compile(rb"(\d{1,9})/(\d{1,9})")
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(NamedTuple):
     """A report.
 
     Attributes
@@ -46,7 +47,10 @@ def is_full(head: ResponseHead) -> bool:
 def read_load(status: int, body: bytes) -> Load | None:
     """Read an answer of :data:`eldr.contract.PATH_LOAD`; None if it is none, as of an engine without the plug-in."""
     try:
-        load = msgspec.json.decode(body if status == HTTPStatus.OK else b"", type=Load)
-    except msgspec.MsgspecError:
+        fields = orjson.loads(body if status == HTTPStatus.OK else b"")
+    except orjson.JSONDecodeError:
         return None
-    return load if load.in_flight >= 0 < load.limit else None
+    if not isinstance(fields, dict):
+        return None
+    load = Load(fields.get("in_flight", -1), fields.get("limit", -1))
+    return load if all(type(number) is int and number >= 0 for number in load) else None
