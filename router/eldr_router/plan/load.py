@@ -52,5 +52,7 @@ def read_load(status: int, body: bytes) -> Load | None:
         return None
     if not isinstance(fields, dict):
         return None
-    load = Load(fields.get("in_flight", -1), fields.get("limit", -1))
-    return load if all(type(number) is int and number >= 0 for number in load) else None
+    in_flight, limit = fields.get("in_flight"), fields.get("limit")
+    if type(in_flight) is not int or type(limit) is not int or in_flight < 0 or limit < 0:
+        return None
+    return Load(in_flight, limit)
