@@ -56,7 +56,7 @@ def told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_of_changes() -> Iterator[None]:
+def of_missing_fields() -> Iterator[None]:
     """As :func:`told`, where an engine's configuration is read: a field that this vLLM has not refuses the engine by its name."""
     with told():
         try:

@@ -163,7 +163,7 @@ def test_what_changed_in_vllm_is_refused_by_name(monkeypatch, told, warned, seed
 
 
 def test_a_configuration_without_a_field_that_is_read_is_refused_by_its_name(told):
-    with pytest.raises(UnsupportedEngineError, match="use an image with vLLM"), refusal.told_of_changes():
+    with pytest.raises(UnsupportedEngineError, match="use an image with vLLM"), refusal.of_missing_fields():
         SimpleNamespace().enable_dbo  # noqa: B018
     (text,) = told
     assert "no attribute 'enable_dbo'" in text

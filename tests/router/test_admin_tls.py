@@ -82,7 +82,7 @@ def problem(app: App) -> str:
 
 async def together(*apps: App) -> None:
     await until(
-        lambda: all(peer_of(app).heard and not problem(app) for app in apps), "both to hear each other"
+        lambda: all(peer_of(app).answered_at and not problem(app) for app in apps), "both to hear each other"
     )
 
 
@@ -141,7 +141,7 @@ async def test_another_authority_is_trusted_without_a_restart(pair, signer, tmp_
         issued(newer, tmp_path / "shown-1")
         await until(lambda: "shown-1: read again" in caplog.text, "the certificate to be shown")
         shown = one.services.clock()
-        await until(lambda: peer_of(one).heard > shown, "an answer")
+        await until(lambda: peer_of(one).answered_at > shown, "an answer")
         await together(one, two)
         assert not problem(one)
         pair.trusts(0, signer)  # it is asked by a connection that was made when the newer one was trusted

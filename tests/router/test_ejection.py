@@ -280,7 +280,7 @@ async def test_silence_of_an_engine_that_listens_again_is_none(start):
         (endpoint,) = router.app.services.registry.endpoints("decode")
         await until(lambda: not endpoint.health.probed_well, "a probe that is refused")
         await router["d0"].start()
-        router.app.services.probes.suspect(endpoint)  # now: its own turn comes late on a machine that is busy
+        router.app.services.probes.ask(endpoint)  # now: its own turn comes late on a machine that is busy
         await until(lambda: endpoint.health.probed_well, "a probe that is answered")
         connections = router.app.services.pool._all
         await until(

@@ -51,7 +51,7 @@ async def test_no_engine_is_blamed(start, code):
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
         asked = pool.loop.asked
         for engine in router.app.services.registry.endpoints("decode"):
-            router.app.services.probes.suspect(engine)
+            router.app.services.probes.ask(engine)
         await until(lambda: pool.loop.asked >= asked + 2, "the probes")
         await until(lambda: not router.app.services.probes._running, "their end")
         assert verdicts(router) == before

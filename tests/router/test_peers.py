@@ -336,7 +336,7 @@ async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
                 router[name].script.append(slow(release))
             async with router.stream():
                 peers = router.app.services.registry.peers
-                heard = lambda: peers[("127.0.0.1", port)].heard  # noqa: E731
+                heard = lambda: peers[("127.0.0.1", port)].answered_at  # noqa: E731
                 await until(heard, "it to hear itself")
                 since = heard()
                 await until(lambda: heard() > since + 0.6, "two turns of tables")

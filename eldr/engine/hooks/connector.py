@@ -63,7 +63,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        with refusal.told_of_changes():
+        with refusal.of_missing_fields():
             self._prefill = self._is_prefill()
             self._group = full_attention_group(kv_cache_config)
             self._setting = setting.read(os.environ)
@@ -120,7 +120,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Make the tables; called once, after the weights are loaded and before graphs are captured."""
         del kv_caches
-        with refusal.told_of_changes():
+        with refusal.of_missing_fields():
             self._balance = start.start(self._vllm_config, self._setting)
         config, group, blocks = self._vllm_config, self._group, self._kv_cache_config.num_blocks
         with self._counting:

@@ -159,7 +159,7 @@ class Admin:
             "peers": [
                 {
                     "url": f"http://{authority(*address)}",
-                    "age": None if peer.heard is None else now - peer.heard,
+                    "age": None if peer.answered_at is None else now - peer.answered_at,
                     "problem": peer.problem,
                 }
                 for address, peer in registry.peers.items()

@@ -55,20 +55,6 @@ class _InFlight(Collector):
         yield size
 
 
-class _Peers(Collector):
-    """Reads at the scrape how well this router knows the others."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        peers = self._registry.peers.values()
-        unreachable = sum(peer.problem is not None for peer in peers)
-        yield GaugeMetricFamily(
-            "eldr_router_unreachable_peers", "Other routers that do not answer.", unreachable
-        )
-
-
 class Metrics:
     """The router's metrics in a registry of their own.
 
@@ -81,7 +67,6 @@ class Metrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_InFlight(registry))
-        self._registry.register(_Peers(registry))
         self._counts: list[Count] = []
         self.requests = self._count("requests", "Requests by outcome.", "outcome")
         self.unauthorized = self._count("unauthorized", "Requests without a known API key.")
@@ -111,6 +96,8 @@ class Metrics:
         self.log_records = self._count("log_records", "Signature log records written.", "decode")
         self.epoch = self._gauge("epoch", "Epoch of the centroids in effect.")
         self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")
+        unreachable = self._gauge("unreachable_peers", "Other routers that do not answer.")
+        unreachable.set_function(lambda: sum(peer.problem is not None for peer in registry.peers.values()))
         self.ready = self._gauge("ready", "1 once /ready answers 200.")
         self.body_bytes = self._gauge("body_bytes", "Memory that bodies of requests and answers hold.")
         self.waiting = self._gauge("waiting", "Requests that wait for room on a decode engine.")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from http import HTTPStatus
 
-from eldr.contract import PATH_HEALTH, ROLE_DECODE, ROLE_PREFILL
+from eldr.contract import PATH_HEALTH
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
-from eldr_router.net.pool import Pool
+from eldr_router.ops.rounds import Rounds
 from eldr_router.state.endpoint import Endpoint
-from eldr_router.state.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -25,50 +23,20 @@ _SUSPICIOUS_PERIOD = 1.0
 _PATIENCE = 2.0
 
 
-class Probes:
-    """Probes engines by ``GET /health``.
+class Probes(Rounds):
+    """Probes engines by ``GET /health``."""
 
-    Parameters
-    ----------
-    registry : Registry
-    pool : Pool
-    clock : callable
-        Monotonic seconds.
-    """
-
-    def __init__(self, registry: Registry, pool: Pool, clock: Callable[[], float]) -> None:
-        self._registry = registry
-        self._pool = pool
-        self._clock = clock
-        self._due: dict[Endpoint, float] = {}
-        self._running: dict[Endpoint, asyncio.Task[None]] = {}
-
-    def suspect(self, endpoint: Endpoint) -> None:
-        """Ask an engine now."""
-        if endpoint not in self._running:
-            task = self._pool.loop.create_task(self._ask(endpoint))
-            self._running[endpoint] = task
-            task.add_done_callback(lambda _: self._running.pop(endpoint, None))
-
-    async def run(self) -> None:
-        """Ask for ever; engines in turn, not all at once."""
-        try:
-            while True:
-                self._turn()
-                await asyncio.sleep(_SUSPICIOUS_PERIOD / 4)
-        finally:
-            for task in tuple(self._running.values()):
-                task.cancel()
+    _TICK = _SUSPICIOUS_PERIOD / 4
 
     def _turn(self) -> None:
         now = self._clock()
-        known = self._registry.endpoints(ROLE_PREFILL) + self._registry.endpoints(ROLE_DECODE)
+        known = self._known()
         late = {endpoint: now + _PERIOD * i / len(known) for i, endpoint in enumerate(known)}
         self._due = {endpoint: self._due.get(endpoint, late[endpoint]) for endpoint in known}
         for endpoint, due in self._due.items():
             if due <= now:
                 self._due[endpoint] = now + (_PERIOD if endpoint.health.is_good(now) else _SUSPICIOUS_PERIOD)
-                self.suspect(endpoint)
+                self.ask(endpoint)
 
     async def _ask(self, endpoint: Endpoint) -> None:
         try:

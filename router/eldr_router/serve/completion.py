@@ -300,7 +300,7 @@ class Completion:
             endpoint.health.failed(self.now(), action.weight)
 
     def _suspect(self, action: steps.Suspect) -> None:
-        self._services.probes.suspect(action.engine)
+        self._services.probes.ask(action.engine)
 
     def _praise(self, action: steps.Praise) -> None:
         endpoint, source = action.engine, action.source

@@ -85,7 +85,7 @@ class Surface:
                 if isinstance(error, ConnectError) and error.own:
                     raise RouterError(503, f"{error}; retry later", "overloaded", retry_after=2) from None
                 # these answers say nothing about completions: engines are judged by those, and asked whether they live
-                self._services.probes.suspect(endpoint)
+                self._services.probes.ask(endpoint)
                 failures.append(Failure("any", endpoint, getattr(error, "cause", "refused"), str(error)))
                 continue
             if answer.status < _FAILED and answer.status != _BUSY:

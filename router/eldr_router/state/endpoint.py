@@ -24,12 +24,12 @@ class Endpoint:
         "counting",
         "freed",
         "health",
-        "heard",
         "in_flight",
         "is_full",
         "load",
         "name",
         "others",
+        "reported_at",
         "spec",
         "tokens",
         "untested",
@@ -45,7 +45,7 @@ class Endpoint:
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
         self.counting = True  # until it says that it has failed to
         self.load: Load | None = None  # its last report
-        self.heard = -math.inf  # when that came
+        self.reported_at = -math.inf  # when that came
         self.others = 0  # sequences of others in flight, by that report
         self.is_full = False  # it has declined a request since
         # what never changes, as each request needs it
@@ -61,7 +61,7 @@ class Endpoint:
 
         Requests on their way to the engine hide as many of others until the next report: an engine that is asked too early declines.
         """
-        self.load, self.heard, self.is_full = load, now, False
+        self.load, self.reported_at, self.is_full = load, now, False
         self.others = 0 if load is None else max(0, load.in_flight - self.in_flight)
         self.freed()
 

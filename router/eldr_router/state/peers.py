@@ -87,7 +87,7 @@ class Peers:
         except (BrokenError, ValueError) as error:
             # a pooled connection may have ended: the next question opens another one
             return peer.problem if getattr(error, "cause", None) == "stale" else str(error)
-        peer.heard = self._services.clock()
+        peer.answered_at = self._services.clock()
         if not told.of.startswith(f"{self._services.router}."):  # a list may hold this router's own address
-            self._tables.heard(address, told, peer.heard)
+            self._tables.heard(address, told, peer.answered_at)
         return None

@@ -23,9 +23,9 @@ _BUSY_SECONDS = 2.0
 
 @dataclass
 class Peer:
-    """Another router: when its unions were heard last, and why they cannot be."""
+    """Another router: when it answered last, and why it does not."""
 
-    heard: float | None = None
+    answered_at: float | None = None
     problem: str | None = None
 
 
