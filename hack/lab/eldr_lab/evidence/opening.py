@@ -138,7 +138,7 @@ def _less(measured: Sequence[Measured]) -> list[str]:
     )
     return [
         (
-            f"**On real engines** the default, with fitted centroids, changes the mean against JSQ by {means} %, and P99 by {tails} %. The pools: "
+            f"**On real engines** the default, with fitted centroids, changes the mean against JSQ by {means} %. P99 changes by {tails} %. The pools: "
             f"{listed([one.pool for one in known])}. With the prior that routers learn, and for the band with `maxLoad: 1.25`: [placement](benchmarks/policies.md). "
             f"These are engines of a small model with 64 experts on one busy CPU machine, by the CPU time of their steps: {min(one.traces for one in known)} traces of the same prompts."
         )
