@@ -30,7 +30,7 @@ def page(found: Mapping[str, Any]) -> str:
     """Return the page."""
     runs = found["rounds"]
     opening = (
-        f"Part of the [evidence](../evidence.md). `make -C hack/lab bench-contexts-engines` on {found['date']}, {found['commit']}, {found['machine']}. "
+        f"Part of the [evidence](../evidence.md). `make -C hack/lab bench-contexts-engines RATE={found['rate']:g}` on {found['date']}, {found['commit']}, {found['machine']}. "
         f"One prefill and two decode engines (vLLM on the CPU, the small trained model, the plug-in) behind our router, all on two cores. Prompts of about {SHORT} tokens, "
         f"{100 * found['share']:g} % of about {LONG}; answers of {SHORTEST} to {LONGEST} tokens; {found['rate']:g} requests/s, a Poisson process; decode KV caches of {BLOCK * found['blocks']} tokens."
     )

@@ -87,7 +87,7 @@ def _legend(results: Results) -> str:
     plan = results.plan
     fresh = listed([str(seed) for seed in plan.more]) if plan.more else "none"
     return (
-        "*band*: the paper's policy, `ELDR`. *default*: `MarginalUnion` with centroids as its prior. *ceiling*: the best that a local search finds which knows all arrivals, activations and "
+        "*band*: the paper's policy, `ELDR`, without a bound on load. *default*: `MarginalUnion` with centroids as its prior. *ceiling*: the best that a local search finds which knows all arrivals, activations and "
         "lengths in advance, and places each request at once. It lowers the mean, so that its P99 is no bound. Nobody can run it.\n\n"
         f"Simulated: 16 engines, step times fitted to published ones of MI300X, {plan.size.seconds:.0f} s, answers of {plan.size.output_tokens} tokens, mean over {RATES[0]:.0f} to {RATES[-1]:.0f} requests/s, against the best of four balancers. Real engines: against JSQ. "
         f"± is half of a 95 % interval (Student's t), over seeds or over traces: sampling only. For the band the [model's error](#the-models-error) comes to that, "

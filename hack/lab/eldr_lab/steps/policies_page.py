@@ -66,7 +66,7 @@ def page(results: Json) -> str:
         "",
         *_table(verdict_rows(results)),
         "",
-        "Of twenty such verdicts, chance alone makes one.",
+        "Chance alone makes one such verdict in twenty.",
         "",
         "![Changes against JSQ](../images/policies.png)",
     ]  # fmt: skip
