@@ -102,8 +102,8 @@ Query ``after`` (cursor, default 0; a number, or one for each rank with requests
 request ids that start so), ``limit`` (1..256, default 64), ``boot`` (the boot id the cursor belongs to; with another one, as with a
 cursor beyond the last record, reading starts at the oldest), ``rate`` (only requests sampled at this rate, see :func:`is_sampled`; default 1).
 Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_id": str, **counts}]}`` with the
-counts object described at :data:`ELDR_KEY`. Reading deletes nothing: the engine keeps a bounded number of
-records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
+counts object described at :data:`ELDR_KEY`; an engine that computes its prompts itself adds the prompt's as ``prompt``. Reading deletes
+nothing: the engine keeps a bounded number of records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
 
 PATH_LOAD: Final = "/eldr/v1/load"
 """GET, engine: ``{"v": 1, "in_flight": n, "limit": n}``: sequences in flight, and how many there may be."""
@@ -150,8 +150,6 @@ METRIC_FULLEST_RANK: Final = "eldr_engine_fullest_rank_experts"
 over the layers, by ``choice``: CHOICE_BALANCED or CHOICE_VLLM."""
 METRIC_RANKS: Final = "eldr_engine_ranks_experts"
 """The same of all ranks together."""
-METRIC_DECISION_SECONDS: Final = "eldr_engine_balance_decision_seconds"
-"""Gauge on the same engines: duration of one layer's choice with its collective, median of some when the engine starts."""
 CHOICE_BALANCED: Final = "balanced"
 """What the step really used."""
 CHOICE_VLLM: Final = "vllm"
@@ -394,8 +392,6 @@ SPECULATION: Final = ("ngram", "draft_model", "eagle3")
 """Methods of speculative decoding with which counting was shown to be exact."""
 SPECULATION_WITHOUT_KV: Final = ("ngram",)
 """Of these the ones whose drafts need no KV cache, so that prefill and decode engines may differ."""
-ENV_BALANCE_CHECK: Final = "ELDR_BALANCE_CHECK"
-"""On the same engines: ``1`` compares every choice over the ranks."""
 ENV_POD_IP: Final = "POD_IP"
 ENV_POD_NAME: Final = "POD_NAME"
 ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"

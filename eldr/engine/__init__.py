@@ -13,7 +13,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
                   ``deadline`` (KV that is not there in time is not used) in plain Python; ``ring`` and ``rings`` carry finished requests
                   to the API server, where ``records`` makes pages of them
 ``balance``       replicas chosen by activated experts: ``setting`` says whether, ``start`` compares the ranks, ``choice`` exchanges in each
-                  step what ``choose_torch`` or ``choose_triton`` chose; ``replicas`` and ``placement`` are the two places that know how
+                  step what ``choose_host`` or ``choose_triton`` chose; ``replicas`` and ``placement`` are the two places that know how
                   vLLM lets us, ``agreement`` compares the ranks
 ``capture``       how the ``routing`` of a forward pass becomes visible, or is ``recompute``-d from logits, ``union`` over ranks that have
                   requests of their own, and the counting itself: ``kernels`` in torch, ``kernels_triton`` for GPUs; ``cache`` tells

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import click
 import eldr
 
 MODULES = ("__init__", "contract", "engine_limit", "wire")
-_METADATA = ("METADATA", "entry_points.txt")
-_CACHE = "__pycache__"
-_TEMPORARY = ".eldr-plugin-"
+_MARK = ".eldr-plugin"
+"""A file beside a copy, which tells it from an installation."""
 
 
 class NotACopyError(Exception):
@@ -50,54 +48,30 @@ def copy(folder: Path) -> None:
     NotACopyError
         If the folder holds an ``eldr`` that is not such a copy.
     """
-    source, target = Path(eldr.__file__).resolve().parent, folder / "eldr"
-    older = list(folder.glob("eldr-*.dist-info"))
-    _check(source, target, older)
+    source, target, mark = Path(eldr.__file__).resolve().parent, folder / "eldr", folder / _MARK
+    if target.resolve().is_relative_to(source) or source.is_relative_to(target.resolve()):
+        raise NotACopyError(
+            f"FOLDER {folder}: its eldr is the source of the copy; name another folder, one of its own"
+        )
+    older = [
+        path for path in (target, *folder.glob("eldr-*.dist-info")) if path.exists() or path.is_symlink()
+    ]
+    if older and not mark.exists():
+        raise NotACopyError(
+            f"FOLDER {folder}: its {older[0].name} is not an earlier copy; name another folder, one of its own"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{_TEMPORARY}*"):  # by a process that was killed
-        shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder) as name:
-        made, away = Path(name) / "new", Path(name) / "old"
-        made.mkdir()
-        away.mkdir()
-        metadata = _make(source, made)
-        # whenever this is killed, a package has metadata beside it: the next run knows it by that
-        for old in (target, *older):  # of two metadata, Python may read either
-            if old.exists():
-                old.rename(away / old.name)
-        for new in (metadata, "eldr"):
-            (made / new).rename(folder / new)
-
-
-def _make(source: Path, folder: Path) -> str:
-    """Make a copy, and return the name of its metadata."""
-    (folder / "eldr").mkdir()
-    for module in MODULES:
-        shutil.copy(source / f"{module}.py", folder / "eldr")
-    shutil.copytree(source / "engine", folder / "eldr" / "engine", ignore=shutil.ignore_patterns(_CACHE))
+    mark.touch()  # what is there from now on is ours, also if this is killed
+    for path in older:
+        shutil.rmtree(path)
     installed = distribution("eldr")
     metadata = folder / f"eldr-{installed.version}.dist-info"
-    metadata.mkdir()
-    for name in _METADATA:
-        text = installed.read_text(name)
-        if text is None:
+    for made in (target, metadata):
+        made.mkdir()
+    for module in MODULES:
+        shutil.copy(source / f"{module}.py", target)
+    shutil.copytree(source / "engine", target / "engine", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("METADATA", "entry_points.txt"):
+        if (text := installed.read_text(name)) is None:
             raise FileNotFoundError(f"eldr is installed without {name}")
         (metadata / name).write_text(text)
-    return metadata.name
-
-
-def _check(source: Path, target: Path, metadata: list[Path]) -> None:
-    """Refuse to replace anything but an earlier copy: a package with nothing but our metadata beside it."""
-    where = target.resolve()
-    problem = ""
-    if where == source or where in source.parents or source in where.parents:
-        problem = "its eldr is the source of the copy"
-    elif any(
-        one.is_symlink() or not one.is_dir() or {f.name for f in one.iterdir()} - {*_METADATA}
-        for one in metadata
-    ):
-        problem = "its eldr is an installation"
-    elif target.is_symlink() or (target.exists() and not (target.is_dir() and metadata)):
-        problem = "its eldr is not an earlier copy"
-    if problem:
-        raise NotACopyError(f"FOLDER {target.parent}: {problem}; name another folder, one of its own")

@@ -10,6 +10,7 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 
 from eldr.engine.counting import Counting
+from eldr.wire import ExpertCounts, encode_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,10 @@ class BalanceReport:
     ----------
     trouble : Tensor of bool, shape ()
         Whether ranks were seen to disagree.
-    decision_seconds : float
-        How long a decision took when the engine started.
     """
 
     figures: Any
     trouble: Any
-    decision_seconds: float
 
 
 class StepReport(KVConnectorWorkerMetadata):
@@ -35,7 +33,7 @@ class StepReport(KVConnectorWorkerMetadata):
     Parameters
     ----------
     counts : dict
-        Request id, on prefill engines with its number, to its counts, a Tensor of shape (L, E).
+        Request id to the counts of its answer, request id and number to those of its prompt, each a Tensor of shape (L, E).
     step : int, optional
         The step that ``union`` belongs to.
     union : Tensor, optional
@@ -135,3 +133,10 @@ class StepReport(KVConnectorWorkerMetadata):
         """Return this one: only the first rank of a tensor-parallel group reports."""
         del other
         return self
+
+
+def encoded(counts: np.ndarray, top_k: int, tokens: int, *, complete: bool) -> dict[str, Any]:
+    """Return counts as readers get them; they are exact if complete, and each token has its top k experts in every layer."""
+    exact = complete and bool((counts.sum(1, dtype=np.int64) == tokens * top_k).all())
+    kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.uint32
+    return encode_counts(ExpertCounts(counts.astype(kind), top_k, tokens, exact))

@@ -58,7 +58,6 @@ class EngineStats(KVConnectorStats):
             "cut": 0,
             "stopped": 0,
             "balance": [],
-            "decision": [],
         }
 
     def add_step(self, union: np.ndarray, requests: int, fed: int, context: int, seconds: float) -> None:
@@ -69,12 +68,11 @@ class EngineStats(KVConnectorStats):
         self.data["context"].append(context)
         self.data["seconds"].append(seconds)
 
-    def add_balance(self, figures: np.ndarray, decision_seconds: float) -> None:
+    def add_balance(self, figures: np.ndarray) -> None:
         """Add what the choice of replicas brought in a step, of shape (L, N_FIGURES); nothing where vLLM's was kept."""
         decided = figures[figures[:, ALL] > 0]
         if len(decided):
             self.data["balance"].append([float(value) for value in decided.mean(0)])
-            self.data["decision"] = [decision_seconds]
 
     def add_record(self, result: str) -> None:
         """Count a request by whether its counts are exact, inexact or unavailable."""
@@ -113,7 +111,6 @@ class EngineStats(KVConnectorStats):
         with _left_out("a report"):
             for key in ("active", "batch", "fed", "context", "seconds", "balance"):
                 self.data[key] += other.data[key]
-            self.data["decision"] = other.data["decision"] or self.data["decision"]
             self.data["cut"] += other.data["cut"]
             self.data["stopped"] |= other.data["stopped"]
             for key in ("records", "late"):
@@ -122,33 +119,10 @@ class EngineStats(KVConnectorStats):
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """Return what vLLM's periodic log line shows."""
+        """Return what vLLM's periodic log line shows; there is more for Prometheus."""
         with _left_out("the line of the log"):
-            return self._summary()
+            return {f"ELDR {key} records": n for key, n in self.data["records"].items()}
         return {}
-
-    def _summary(self) -> dict[str, int | float]:
-        summary: dict[str, int | float] = {
-            f"ELDR {key} records": n for key, n in self.data["records"].items()
-        }
-        summary |= {f"ELDR late pulls {key}": n for key, n in self.data["late"].items()}
-        if self.data["cut"]:
-            summary["ELDR prompts prefilled for sliding windows"] = self.data["cut"]
-        if self.data["stopped"]:
-            summary["ELDR has stopped counting"] = 1
-        if self.data["seconds"]:
-            summary |= {
-                "ELDR steps": len(self.data["seconds"]),
-                "ELDR mean active experts": round(float(np.mean(self.data["active"])), 2),
-                "ELDR mean batch": round(float(np.mean(self.data["batch"])), 2),
-            }
-        if self.data["balance"]:
-            mean = np.mean(self.data["balance"], axis=0)
-            summary |= {
-                "ELDR mean experts of the fullest rank": round(float(mean[FULLEST]), 2),
-                "ELDR vLLM would have": round(float(mean[FULLEST_VLLM]), 2),
-            }
-        return summary
 
 
 def stopped() -> EngineStats:
@@ -184,25 +158,27 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         share = sorted({experts * n / 16 for n in range(1, 17)})
         # the label `layer` would multiply the histogram: per layer there is a plain sum, to be divided by _count
         self._active = self._histogram(
-            contract.METRIC_ACTIVE_EXPERTS, "Distinct experts used by a step, mean over the layers.", share
+            contract.METRIC_ACTIVE_EXPERTS,
+            "Distinct experts used by a decode step, mean over the layers.",
+            share,
         )
         self._batch = self._histogram(
-            contract.METRIC_BATCH_SIZE, "Requests in a step.", contract.BATCH_BUCKETS
+            contract.METRIC_BATCH_SIZE, "Requests in a decode step.", contract.BATCH_BUCKETS
         )
         self._fed = self._counter_cls(
             name=contract.METRIC_FED_TOKENS,
-            documentation="Tokens that steps fed: one of each request, and its drafts.",
+            documentation="Tokens that decode steps fed: one of each request, and its drafts.",
             labelnames=label_names,
         )
         self._context = self._counter_cls(
             name=contract.METRIC_CONTEXT_TOKENS,
-            documentation="Tokens of KV that the requests of steps held, summed over the steps.",
+            documentation="Tokens of KV that the requests of decode steps held, summed over the steps.",
             labelnames=label_names,
         )
-        self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
+        self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a decode step.", _SECONDS)
         self._layers = self._counter_cls(
             name=contract.METRIC_LAYER_ACTIVE_EXPERTS,
-            documentation="Distinct experts used per layer, summed over the steps.",
+            documentation="Distinct experts used per layer, summed over the decode steps.",
             labelnames=[*label_names, "layer"],
         )
         self._records = self._counter_cls(
@@ -229,12 +205,6 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         )
         self._ranks = self._of_choices(
             contract.METRIC_RANKS, "Experts of all ranks in a step, mean over the layers.", share
-        )
-        self._decision = self._gauge_cls(
-            name=contract.METRIC_DECISION_SECONDS,
-            documentation="Duration of one layer's choice of replicas, median of some when the engine started.",
-            labelnames=label_names,
-            multiprocess_mode="mostrecent",  # of several API servers one gets each report
         )
         self._counting = self._gauge_cls(
             name=contract.METRIC_COUNTING,
@@ -294,8 +264,6 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             ):
                 metric.labels(*values, contract.CHOICE_BALANCED).observe(figures[balanced])
                 metric.labels(*values, contract.CHOICE_VLLM).observe(figures[vllm])
-        for seconds in data["decision"]:
-            self._decision.labels(*values).set(seconds)
         for result, count in data["records"].items():
             self._records.labels(*values, result).inc(count)
         for outcome, count in data["late"].items():

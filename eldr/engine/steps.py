@@ -16,6 +16,11 @@ def transfer_of(request: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def is_pulled(request: Any) -> bool:
+    """Tell whether another engine will pull a request's KV; this one answers with a token at most."""
+    return bool(transfer_of(request).get("do_remote_decode"))
+
+
 _REMOTE = {"remote_engine_id": str, "remote_request_id": str, "remote_host": str, "remote_port": int}
 _COUNTS = ("tp_size", "dcp_size", "pp_size", "remote_block_size", "remote_num_tokens")
 _MOST_PORT = 65_535

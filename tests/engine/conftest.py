@@ -19,33 +19,52 @@ def pytest_report_header():
     return None
 
 
+@pytest.fixture(autouse=True)
+def rings(monkeypatch, tmp_path):
+    """Have schedulers keep their records in a folder of the test."""
+    from eldr.engine import scheduler
+    from eldr.engine.decode.ring import path_of
+
+    monkeypatch.setattr(scheduler, "rings_of", lambda engine, _: [path_of(engine, tmp_path)])
+
+
 @pytest.fixture
 def engine(monkeypatch):
     """Replace what needs a model: the routing and the slots of a step."""
-    from eldr.engine.decode import worker as decode_worker
-    from eldr.engine.prefill import worker as prefill_worker
+    from eldr.engine import worker
     from tests.engine.fakes import Capture, Slots
 
-    for module in (prefill_worker, decode_worker):
-        monkeypatch.setattr(module, "RoutingCapture", Capture)
-        monkeypatch.setattr(module, "StepSlots", Slots)
+    monkeypatch.setattr(worker, "RoutingCapture", Capture)
+    monkeypatch.setattr(worker, "StepSlots", Slots)
 
 
-@pytest.fixture
-def decoding(engine, monkeypatch, tmp_path):
-    """Return both halves of a decode engine, and a way to read its records."""
-    from eldr.engine.decode import scheduler
+def counts(tmp_path, hash_size):
+    """Yield both halves of an engine, and a way to read its records."""
     from eldr.engine.decode.records import page
     from eldr.engine.decode.ring import RingReader, path_of
-    from eldr.engine.decode.worker import DecodeWorker
+    from eldr.engine.scheduler import Scheduler
+    from eldr.engine.worker import Worker
     from tests.engine.halves import GROUP, NO_WINDOWS, config
 
-    monkeypatch.setattr(scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = scheduler.DecodeScheduler(config("d"), GROUP, NO_WINDOWS, records=4)
+    half = Scheduler(config("d"), GROUP, NO_WINDOWS, records=4, hash_size=hash_size)
     asked = config("d")
     asked.num_speculative_tokens = 1
-    worker = DecodeWorker(asked, GROUP, n_blocks=10, reports=True)
+    worker = Worker(asked, GROUP, n_blocks=10, prompts=hash_size is not None, reports=True)
     reader = RingReader(path_of("d", tmp_path))
     yield half, worker, lambda: page([reader], after="0", limit=9)["records"]
     reader.close()
     half.close()
+
+
+@pytest.fixture
+def decoding(engine, tmp_path):
+    """Return both halves of a decode engine, and a way to read its records."""
+    yield from counts(tmp_path, None)
+
+
+@pytest.fixture
+def serving(engine, tmp_path):
+    """Return both halves of an engine that computes prompts and answers, and a way to read its records."""
+    from tests.engine.halves import GROUP
+
+    yield from counts(tmp_path, GROUP.block_size)

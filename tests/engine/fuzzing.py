@@ -24,14 +24,13 @@ from vllm.v1.request import Request, RequestStatus
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.decode.ring import RingReader
-from eldr.engine.decode.worker import DecodeWorker
-from eldr.engine.prefill.worker import PrefillWorker
+from eldr.engine.worker import Worker
 from tests.engine.fakes import BLOCK, LAYERS, Capture, Slots, engine_config, scheduler_of
 from tests.engine.fuzz_runner import Runner
 
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 RING = "ring"
-"""A decode engine's ring of records, in the folder of its model."""
+"""An engine's ring of records, in the folder of its model."""
 Clock = SimpleNamespace
 """What the plug-in takes for the time, in ``value``: every step takes a second."""
 
@@ -138,11 +137,11 @@ class Engine:
         self.scheduler = scheduler_of(config, setting.window, asynchronous=setting.asynchronous)
         self.scheduler.use_v2_model_runner = setting.runner_v2
         children = self.scheduler.connector.sub_connectors
-        self._ring = RingReader(folder / RING) if setting.role == "decode" else None
+        self._ring = RingReader(folder / RING)
         self._at = 0 if setting.first else 1
         self.connector, self.transport = children[self._at], children[1 - self._at]
-        worker = PrefillWorker if setting.role == "prefill" else DecodeWorker
-        self.worker: Any = worker(config, CacheGroup(0, "layer", BLOCK), setting.blocks, reports=True)
+        group, prompts = CacheGroup(0, "layer", BLOCK), setting.role == "prefill"
+        self.worker = Worker(config, group, setting.blocks, prompts=prompts, reports=True)
         self._watch = PullWatch(lambda _: None)
         self._runner = Runner(setting, self.scheduler, chance)
         self._hasher = get_request_block_hasher(BLOCK, sha256)
@@ -195,8 +194,7 @@ class Engine:
             return False
 
     def records(self) -> dict[str, Any]:
-        """Return what a decode engine has told of requests that ended."""
-        assert self._ring is not None
+        """Return what the engine has told of whole requests that ended."""
         records: dict[str, Any] = {}
         for number in range(self._ring.written):
             record = json.loads(self._ring.get(number) or b"{}")
@@ -207,15 +205,13 @@ class Engine:
     def close(self) -> None:
         """Stop, as vLLM does."""
         self.scheduler.shutdown()
-        if self._ring is not None:
-            self._ring.close()
+        self._ring.close()
 
     def _compute(self, output: Any) -> ModelRunnerOutput:
         self._clock.value += 1
         orders = pickle.loads(pickle.dumps(output.kv_connector_metadata.metadata[self._at]))
         names, sampled = list(output.num_scheduled_tokens), self._runner.run(output)
-        if self.setting.role == "decode":
-            self._watch.begin(orders.pulls)
+        self._watch.begin(orders.pulls)
         self.worker.begin(orders)
         self._show()
         report = pickle.loads(pickle.dumps(self.worker.finish()))
@@ -235,7 +231,7 @@ class Engine:
         Capture.ids = torch.tensor(runner.experts + [[[0, 1]] * LAYERS] * padding, dtype=torch.int32)
 
     def _check_union(self, report: Any) -> None:
-        if self.setting.role == "decode" and self._runner.experts:
+        if self._runner.experts and (self.setting.role == "decode" or (report and report.union is not None)):
             active = [len(set(np.ravel(layer))) for layer in zip(*self._runner.experts, strict=True)]
             assert report.union.tolist() == active, "active experts of a step"
 

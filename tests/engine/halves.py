@@ -9,6 +9,7 @@ from vllm.v1.request import RequestStatus
 
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.decode.windows import Windows
+from eldr.engine.scheduler import Scheduler
 from tests.engine.fakes import LAYERS, Capture, Slots
 
 GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
@@ -30,6 +31,11 @@ def config(engine="test"):
         kv_transfer_config=SimpleNamespace(engine_id=engine),
         num_speculative_tokens=0,
     )
+
+
+def prefill_half(of_engine):
+    """Return the scheduler's half of a prefill engine."""
+    return Scheduler(of_engine, GROUP, NO_WINDOWS, 4, hash_size=GROUP.block_size)
 
 
 def request(

@@ -12,14 +12,21 @@ from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
 
-from eldr.engine.decode import worker as decode_worker
-from eldr.engine.decode.scheduler import DecodeScheduler
-from eldr.engine.decode.worker import DecodeWorker
-from eldr.engine.prefill import worker as prefill_worker
-from eldr.engine.prefill.scheduler import PrefillScheduler
-from eldr.engine.prefill.worker import PrefillWorker
+from eldr.engine import worker as worker_half
+from eldr.engine.scheduler import Scheduler
+from eldr.engine.worker import Worker
 from tests.engine.fakes import LAYERS, Slots
-from tests.engine.halves import EXPERTS, GROUP, NO_WINDOWS, TOP_K, config, output, sent, slots_of
+from tests.engine.halves import (
+    EXPERTS,
+    GROUP,
+    NO_WINDOWS,
+    TOP_K,
+    config,
+    output,
+    prefill_half,
+    sent,
+    slots_of,
+)
 
 
 class Layer(MoERunner):
@@ -77,17 +84,16 @@ class Stepped:
         of_engine.parallel_config.use_sequence_parallel_moe = False
         if add is not None:
             group = SimpleNamespace(all_reduce=add, rank_in_group=0, world_size=2)
-            monkeypatch.setattr(decode_worker, "union_group", lambda _: group)
-            monkeypatch.setattr(decode_worker, "gather", lambda own, _: [own, ""])
-        for module in (prefill_worker, decode_worker):
-            monkeypatch.setattr(module, "StepSlots", Slots)
+            monkeypatch.setattr(worker_half, "union_group", lambda _: group)
+            monkeypatch.setattr(worker_half, "gather", lambda own, _: [own, ""])
+        monkeypatch.setattr(worker_half, "StepSlots", Slots)
         if role == "prefill":
-            self.half = PrefillScheduler(of_engine, GROUP, GROUP.block_size)
-            self.worker = PrefillWorker(of_engine, GROUP, 40, reports=True)
+            self.half = prefill_half(of_engine)
+            self.worker = Worker(of_engine, GROUP, 40, prompts=True, reports=True)
         else:
-            self.half = DecodeScheduler(of_engine, GROUP, NO_WINDOWS, 16)
-            self.worker = DecodeWorker(of_engine, GROUP, 40, reports=True)
-            decode_worker.agree(of_engine, self.worker._counting, self.worker)
+            self.half = Scheduler(of_engine, GROUP, NO_WINDOWS, 16)
+            self.worker = Worker(of_engine, GROUP, 40, prompts=False, reports=True)
+            worker_half.agree(of_engine, self.worker._counting, self.worker)
         self._watch: Any = nullcontext()
         if add is not None:
             self._form = self.worker._capture.union.form

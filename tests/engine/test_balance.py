@@ -1,4 +1,4 @@
-"""METRO's choice in torch and in Triton (interpreted) against the host's, table for table."""
+"""METRO's choice on the host and in Triton (interpreted) against an independent one, table for table."""
 
 import os
 import subprocess
@@ -7,17 +7,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from eldr.engine.balance import choose_torch, choose_triton
-from eldr.engine.balance.agreement import BROKEN, FAILED, Tails, table_digests, words
-from eldr.engine.balance.choose_torch import Layer
+from eldr.engine.balance import choose_host, choose_triton
+from eldr.engine.balance.agreement import BROKEN, N_TAIL, table_digests, words
+from eldr.engine.balance.choose_host import Layer
 from eldr.engine.balance.packing import activation_weights, spread
 from eldr.engine.figures import N_FIGURES
 from tests.support.metro import Placement, exact
 from tests.support.metro.baselines import active_set, pack
 
-FORMS = [choose_torch, choose_triton]
+FORMS = [choose_host, choose_triton]
 GEOMETRIES = [(64, 96, 2), (128, 144, 8), (128, 192, 8), (256, 288, 8), (60, 72, 12), (40, 80, 5)]
 
 
@@ -48,7 +47,6 @@ def layer_of(table, count, per_rank, ranks):
         torch.arange(per_rank * ranks, dtype=torch.int32),
         torch.full((N_FIGURES,), -7, dtype=torch.int32),
         torch.zeros((), dtype=torch.int32),
-        torch.zeros((), dtype=torch.int32),
         per_rank,
         ranks,
     )
@@ -57,7 +55,7 @@ def layer_of(table, count, per_rank, ranks):
 def heard(used, ranks, tails=None):
     """Return what all ranks say: how many of them use each place, and their tails."""
     said = torch.from_numpy(used.astype(np.int32))
-    same = torch.zeros(ranks, Tails.N, dtype=torch.int32) if tails is None else tails
+    same = torch.zeros(ranks, N_TAIL, dtype=torch.int32) if tails is None else tails
     return torch.cat((said, same.sum(0, dtype=torch.int32)))
 
 
@@ -84,7 +82,6 @@ def run(form, active, placement, width=None, dtype=torch.int64):
     form.decide(heard(used, placement.ranks), layer)
     assert torch.equal(layer.table, before)
     assert not layer.trouble
-    assert not layer.off
     places = layer.places.numpy()
     assert (places[where >= 0] == places[last][where[where >= 0]]).all()
     for begin, mine in ((0, places[last[active]]), (2, last[active])):
@@ -154,15 +151,13 @@ def test_a_place_that_no_map_names_stays(form):
 TAILS = {
     "alike": lambda tails: None,
     "broken": lambda tails: tails[1, BROKEN].fill_(1),
-    "failed": lambda tails: tails[0, FAILED].fill_(1),
-    "both": lambda tails: tails[1:, FAILED:].fill_(1),
     "a word differs": lambda tails: tails[2].copy_(tail_of(8)),
     "every word of the last rank is another": lambda tails: tails[-1].copy_(tail_of(123456789)),
 }
 
 
 def tail_of(table):
-    return torch.cat((words(table_digests(torch.tensor([[table]])))[0], torch.zeros(2, dtype=torch.int32)))
+    return torch.cat((words(table_digests(torch.tensor([[table]])))[0], torch.zeros(1, dtype=torch.int32)))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -177,21 +172,15 @@ def test_what_ranks_say_beside_their_flags_is_remembered(form, ranks, what):
     tails = tail_of(7).repeat(ranks, 1)
     TAILS[what](tails)
     form.decide(heard(used, ranks, tails), layer)
-    assert int(layer.trouble) == (what not in {"alike", "failed"})
-    assert int(layer.off) == (what in {"failed", "both"})
+    assert int(layer.trouble) == (what != "alike")
     identity = list(range(experts + 2))
     moved = [*identity[:-2], 0, 1]
-    if layer.off:
-        assert (layer.places.tolist(), layer.figures.tolist()) == (identity, [0] * N_FIGURES)
-    else:
-        chosen = layer.places.tolist()
-        assert chosen != identity
-        assert chosen[2:-2] == moved[2:-2]
-        assert layer.figures[2:].tolist() == [2, 2 * ranks]
+    chosen = layer.places.tolist()
+    assert chosen != identity
+    assert chosen[2:-2] == moved[2:-2]
+    assert layer.figures[2:].tolist() == [2, 2 * ranks]
     form.decide(heard(used, ranks, tail_of(7).repeat(ranks, 1)), layer)
-    assert int(layer.trouble) == (what not in {"alike", "failed"}), "once, and so it stays"
-    assert int(layer.off) == (what in {"failed", "both"})
-    assert (layer.places.tolist() == identity) == bool(layer.off)
+    assert int(layer.trouble) == (what != "alike"), "once, and so it stays"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -206,31 +195,6 @@ def test_ids_go_where_their_place_is_computed_and_padding_stays(form, shape, dty
     assert found.tolist() == [[int(places[i]) if i >= 0 else i for i in row] for row in ids.tolist()]
 
 
-@pytest.mark.parametrize("seed", range(18))
-def test_as_many_rounds_as_there_are_redundant_experts_are_enough(seed):
-    """On an accelerator their number must not depend on data; those that find nothing to relieve change nothing."""
-    active, placement = case(seed)
-    maps = (torch.from_numpy(array) for array in placement.maps())
-    held = choose_torch.replicas_of(*maps, placement.per_rank * placement.ranks)
-    physical = choose_torch.lowest_ids(held, placement.per_rank, placement.ranks)
-    state = choose_torch._place(torch.from_numpy(active), physical, placement.per_rank)
-    for _ in range(len(placement.physical_to_logical) - placement.n_experts):
-        state.relieve()
-    assert (state.rank_of.numpy() == exact(active, placement).rank_of).all()
-
-
-def test_torchs_form_asks_a_gpu_for_no_value_and_has_static_shapes():
-    """Fake tensors have neither values nor shapes that depend on them."""
-    with FakeTensorMode(), torch.device("cuda"):
-        table = torch.zeros(64, 1024, dtype=torch.int64)
-        layer = layer_of(table, table[:, 0], 9, 8)
-        choose_torch.decide(torch.zeros(72 + Tails.N, dtype=torch.int32), layer)
-        ids = torch.zeros(5, 4, dtype=torch.int32)
-        assert choose_torch.remap(ids, layer.places).shape == (5, 4)
-        with pytest.raises(DataDependentOutputException):
-            bool(layer.trouble)
-
-
 COMPILE = """
 import inspect
 from triton.backends.compiler import GPUTarget
@@ -241,7 +205,7 @@ from eldr.engine.capture import kernels_triton
 NUMBERS = {"padded_experts": 256, "padded_ranks": 8, "padded_per_rank": 64, "padded_tail": 16, "padded_k": 8, "top_k": 8}
 OF_A_STEP = {"n_tokens", "n_ids"}
 POINTERS = {"logical_to_physical": "*i64", "replica_count": "*i64", "told": "*i64", "ids": "*i64", "found": "*i64"}
-POINTERS |= dict.fromkeys(["said", "places", "figures", "trouble", "off", "expert_ids", "layers", "tail"], "*i32")
+POINTERS |= dict.fromkeys(["said", "places", "figures", "trouble", "expert_ids", "layers", "tail"], "*i32")
 POINTERS |= dict.fromkeys(["counts", "latest", "positions", "used"], "*i32") | {"slots": "*i64", "owner": "*i64", "table": "*u8"}
 for target in (GPUTarget("hip", "gfx942", 64), GPUTarget("cuda", 90, 32)):
     for kernel in (

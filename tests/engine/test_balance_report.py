@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -10,24 +11,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from eldr import contract
 from eldr.engine import metrics
+from eldr.engine import worker as worker_half
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.counting import Counting
-from eldr.engine.decode import worker as decode_worker
-from eldr.engine.decode.orders import DecodeOrders
-from eldr.engine.decode.scheduler import DecodeScheduler
-from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.messages import StepReport
+from eldr.engine.orders import Orders
+from eldr.engine.scheduler import Scheduler, _Step
+from eldr.engine.worker import Worker
 from tests.engine.fakes import LAYERS, Capture, Slots
 
 FIGURES = torch.tensor([[3, 5, 6, 8], [4, 7, 5, 10]], dtype=torch.int32)
-SECONDS = 25e-6
 
 
 class Chosen:
     """In place of ``Balance``: a test says what a step brought."""
-
-    decision_seconds = SECONDS
 
     def __init__(self):
         self.figures = torch.zeros_like(FIGURES)
@@ -44,8 +42,8 @@ def chosen():
 
 @pytest.fixture
 def worker(monkeypatch, chosen):
-    monkeypatch.setattr(decode_worker, "RoutingCapture", Capture)
-    monkeypatch.setattr(decode_worker, "StepSlots", Slots)
+    monkeypatch.setattr(worker_half, "RoutingCapture", Capture)
+    monkeypatch.setattr(worker_half, "StepSlots", Slots)
     Capture.ids = torch.zeros(1, LAYERS, 2, dtype=torch.int32)
     Slots.slots = torch.tensor([-1])
     config = SimpleNamespace(
@@ -54,21 +52,23 @@ def worker(monkeypatch, chosen):
         parallel_config=SimpleNamespace(data_parallel_size=1),
     )
     group = CacheGroup(0, "layer", 4)
-    return lambda **given: DecodeWorker(
-        config, group, n_blocks=4, **{"reports": True, "balance": chosen, **given}
+    return lambda **given: Worker(
+        config, group, n_blocks=4, prompts=False, **{"reports": True, "balance": chosen, **given}
     )
 
 
 @pytest.fixture
 def scheduler():
-    half = DecodeScheduler.__new__(DecodeScheduler)
+    half = Scheduler.__new__(Scheduler)
     half._counting = Counting("activations")
-    half._stats, half._begun, half._ended, half._empty, half._experts = metrics.EngineStats(), [], {}, [], 16
+    half._stats, half._ended, half._empty, half._experts = metrics.EngineStats(), {}, [], 16
+    half._prompts, half._last_update = None, 0.0
+    half._begun = deque(_Step(1, 0.0, 1, 1, 1) for _ in range(3))
     return half
 
 
 def step(worker, chosen, figures=FIGURES, *, trouble=False):
-    worker.begin(DecodeOrders(step=1))
+    worker.begin(Orders(step=1, answers=True))
     assert not chosen.figures.any(), "of the step before"
     chosen.figures.copy_(figures)
     chosen.trouble.fill_(trouble)
@@ -83,8 +83,6 @@ def test_figures_of_a_step_reach_prometheus(worker, chosen, scheduler):
     scheduler.update(step(worker(), chosen, torch.zeros_like(FIGURES)))  # vLLM's choice was kept
     stats = scheduler.stats()
     assert stats.data["balance"] == [[3.5, 6.0, 5.5, 9.0], [2.0, 4.0, 6.0, 8.0]]
-    assert stats.reduce()["ELDR mean experts of the fullest rank"] == 2.75
-    assert stats.reduce()["ELDR vLLM would have"] == 5.75
     registry = CollectorRegistry()
     types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
     config = SimpleNamespace(
@@ -103,7 +101,6 @@ def test_figures_of_a_step_reach_prometheus(worker, chosen, scheduler):
     assert seen(contract.METRIC_FULLEST_RANK, "vllm") == [11.5, 2]
     assert seen(contract.METRIC_RANKS, "balanced") == [10.0, 2]
     assert seen(contract.METRIC_RANKS, "vllm") == [17.0, 2]
-    assert registry.get_sample_value(contract.METRIC_DECISION_SECONDS, {"engine": "0"}) == SECONDS
 
 
 def test_a_rank_that_does_not_report_says_nothing_of_it(worker, chosen):
@@ -128,13 +125,12 @@ def test_a_worker_that_cannot_see_the_routing_still_tells_of_trouble(worker, cho
         scheduler.update(step(blind, chosen, trouble=True))
 
 
-def test_two_reports_add_up_and_the_newest_duration_counts():
+def test_two_reports_add_up():
     ours, theirs = metrics.EngineStats(), metrics.EngineStats()
-    ours.add_balance(FIGURES.numpy(), 1.0)
-    theirs.add_balance(FIGURES.numpy(), 2.0)
+    ours.add_balance(FIGURES.numpy())
+    theirs.add_balance(FIGURES.numpy())
     together = ours.take().aggregate(theirs.take())
     assert len(together.data["balance"]) == 2
-    assert together.data["decision"] == [2.0]
     assert ours.take() is None
 
 
@@ -143,4 +139,4 @@ def test_a_report_on_its_way_holds_arrays_and_no_tensors(worker, chosen):
     assert isinstance(report, StepReport)
     found = report.balance()
     assert found.figures.tolist() == FIGURES.tolist()
-    assert (found.trouble, found.decision_seconds) == (False, SECONDS)
+    assert found.trouble is False

@@ -3,26 +3,23 @@
 import pytest
 import torch
 
+from eldr.engine import worker as worker_half
 from eldr.engine.counting import Counting
-from eldr.engine.decode import worker as decode_worker
-from eldr.engine.decode.orders import DecodeOrders
-from eldr.engine.decode.scheduler import DecodeScheduler
-from eldr.engine.decode.worker import DecodeWorker
-from eldr.engine.prefill.orders import PrefillOrders
-from eldr.engine.prefill.scheduler import PrefillScheduler
-from eldr.engine.prefill.worker import PrefillWorker
+from eldr.engine.orders import Orders
+from eldr.engine.scheduler import Scheduler
+from eldr.engine.worker import Worker
 from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import GROUP, NO_WINDOWS, TOP_K, config, output, sent
+from tests.engine.halves import GROUP, NO_WINDOWS, TOP_K, config, output, prefill_half, sent
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
     if role == "prefill":
-        half = PrefillScheduler(config(), GROUP, GROUP.block_size)
-        worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+        half = prefill_half(config())
+        worker = Worker(config(), GROUP, n_blocks=10, prompts=True, reports=True)
     else:
-        half = DecodeScheduler(config("unknown"), GROUP, NO_WINDOWS, records=4)
-        worker = DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
+        half = Scheduler(config("unknown"), GROUP, NO_WINDOWS, records=4)
+        worker = Worker(config("unknown"), GROUP, n_blocks=10, prompts=False, reports=True)
     for slots in (None, torch.tensor([4])):
         worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
         Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
@@ -30,19 +27,19 @@ def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine
     half.close()
 
 
-@pytest.mark.parametrize(("half", "mib"), [(PrefillWorker, "12.0"), (DecodeWorker, "24.0")])
+@pytest.mark.parametrize(("prompts", "mib"), [(True, "12.0"), (False, "24.0")])
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate")]
 )
-def test_an_engine_without_memory_for_the_table_serves_and_says_why(engine, monkeypatch, half, mib, error):
+def test_an_engine_without_memory_for_the_table_serves_and_says_why(engine, monkeypatch, prompts, mib, error):
     def full(*_, **__):
         raise error
 
     for name in ("zeros", "empty"):
         monkeypatch.setattr(torch, name, full)
-    worker = half(config(), GROUP, n_blocks=2**20, reports=True)
+    worker = Worker(config(), GROUP, n_blocks=2**20, prompts=prompts, reports=True)
     for slots in (torch.tensor([4]), None):
-        worker.begin(sent(PrefillOrders(runs=True) if half is PrefillWorker else DecodeOrders(step=1)))
+        worker.begin(sent(Orders(step=1)))
         Slots.slots = slots
         hidden = worker.finish().hidden
         assert hidden.startswith(f"no memory for the table: {mib} MiB; ")
@@ -55,20 +52,20 @@ def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said, own_fails
     """A rank that waits for what another does not know of would wait for ever."""
     shared, asked = [], []
     monkeypatch.setattr(Capture, "share", lambda _: shared.append(True))
-    monkeypatch.setattr(decode_worker, "union_group", lambda _: "group")
-    monkeypatch.setattr(decode_worker, "gather", lambda own, group: asked.append(group) or [own, *said[1:]])
+    monkeypatch.setattr(worker_half, "union_group", lambda _: "group")
+    monkeypatch.setattr(worker_half, "gather", lambda own, group: asked.append(group) or [own, *said[1:]])
     worker, counting = None, Counting("activations")
     if own_fails:
         counting.stop("it could not be made")
     else:
-        worker = DecodeWorker(config(), GROUP, n_blocks=10, reports=True, counting=counting)
-    decode_worker.agree(config(), counting, worker)
+        worker = Worker(config(), GROUP, n_blocks=10, prompts=False, reports=True, counting=counting)
+    worker_half.agree(config(), counting, worker)
     asked.remove("group")
     assert not asked, "once: the other rank waits for it"
     if worker is None:
         assert counting.stopped
         return
-    worker.begin(sent(DecodeOrders(step=1, requests=1)))
+    worker.begin(sent(Orders(step=1, requests=1, answers=True)))
     Slots.slots, Capture.ids = torch.tensor([4]), torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
     assert worker.finish().hidden == said[1]
     assert shared == [True] * (not said[1])
@@ -78,15 +75,15 @@ def test_a_rank_whose_slots_are_unknown_has_no_requests_for_the_others(engine, m
     begun, ended = [], []
     monkeypatch.setattr(Capture, "begin", lambda _, requests=0: begun.append(requests))
     monkeypatch.setattr(Capture, "end", lambda _: ended.append(True))
-    worker = DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
+    worker = Worker(config(), GROUP, n_blocks=10, prompts=False, reports=True)
     for step, slots in ((1, None), (2, torch.tensor([4]))):
-        worker.begin(sent(DecodeOrders(step=step, requests=3)))
+        worker.begin(sent(Orders(step=step, requests=3)))
         Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
         assert worker.finish().hidden
     assert (begun, ended) == ([3], [True, True]), "it tells of no step any more"
 
 
 def test_a_rank_that_does_not_report_counts_nothing(engine):
-    for half in (PrefillWorker, DecodeWorker):
-        worker = half(config(), GROUP, n_blocks=10, reports=False)
+    for prompts in (True, False):
+        worker = Worker(config(), GROUP, n_blocks=10, prompts=prompts, reports=False)
         assert worker.finish() is None

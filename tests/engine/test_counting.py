@@ -6,16 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from eldr.contract import PULL_BEFORE_KEY
-from eldr.engine import metrics
+from eldr.engine import messages, metrics
 from eldr.engine.counting import Counting
-from eldr.engine.decode.scheduler import DecodeScheduler
-from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.messages import StepReport
-from eldr.engine.prefill import scheduler as prefill_scheduler
-from eldr.engine.prefill.scheduler import PrefillScheduler
-from eldr.engine.prefill.worker import PrefillWorker
-from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, config, output, request, route, sent
+from eldr.engine.scheduler import Scheduler
+from eldr.engine.worker import Worker
+from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, config, output, prefill_half, request, route, sent
 
 WHY = "a field that vLLM renamed"
 
@@ -51,16 +48,6 @@ def prefilled(half, worker, name):
     return answer["eldr"]
 
 
-PREFILL = [
-    *(("worker", "_slots", name) for name in ("bind", "load", "take")),
-    *(("worker", "_capture", name) for name in ("begin", "expert_ids")),
-    *(("worker", "_kernels", name) for name in ("count_blocks",)),
-    ("worker", "_staging", "send"),
-    *(("half", "_blocks", name) for name in ("add", "computed", "counted", "forget")),
-    ("half", "_waiting", "get"),
-]
-
-
 class Failing:
     """Something of which one method fails."""
 
@@ -71,25 +58,16 @@ class Failing:
     def __getattr__(self, name):
         return getattr(self._inner, name)
 
-    def __bool__(self):
-        return True
 
-    def __contains__(self, item):
-        return item in self._inner
-
-    def __setitem__(self, key, value):
-        self._inner[key] = value
-
-
-def spoil(half, worker, where, part, name):
-    owner = half if where == "half" else worker
-    setattr(owner, part, Failing(getattr(owner, part), name))
+def spoil(half, part, name):
+    setattr(half, part, Failing(getattr(half, part), name))
 
 
 @pytest.fixture
 def prefill():
-    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
-    return half, PrefillWorker(config(), GROUP, 40, reports=True)
+    half = prefill_half(config())
+    yield half, Worker(config(), GROUP, 40, prompts=True, reports=True)
+    half.close()
 
 
 def test_a_prompt_is_counted_while_nothing_fails(wrong, prefill):
@@ -97,34 +75,11 @@ def test_a_prompt_is_counted_while_nothing_fails(wrong, prefill):
     assert not wrong()
 
 
-@pytest.mark.parametrize(("where", "part", "name"), PREFILL, ids=lambda value: value)
-def test_a_prefill_engine_serves_on(wrong, prefill, where, part, name):
-    prefilled(*prefill, "a")
-    spoil(*prefill, where, part, name)
-    for each in ("b", "c"):
-        said = prefilled(*prefill, each)
-        assert "counts" not in said
-        assert said["unavailable"] == f"counting failed: KeyError('{WHY}')"
-    assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
-    assert len(wrong()) == 2, "and what follows from it"
-
-
 def test_an_answer_that_cannot_be_written_is_none(wrong, prefill, monkeypatch):
-    monkeypatch.setattr(prefill_scheduler, "encode_counts", fail)
+    monkeypatch.setattr(messages, "encode_counts", fail)
     assert "counting failed" in prefilled(*prefill, "a")["unavailable"]
     monkeypatch.undo()
     assert "counting failed" in prefilled(*prefill, "b")["unavailable"]
-
-
-DECODE = [
-    *(("worker", "_slots", name) for name in ("bind", "load", "take")),
-    *(("worker", "_capture", name) for name in ("begin", "end", "expert_ids")),
-    ("worker", "_kernels", "count_step"),
-    ("worker", "_staging", "send"),
-    *(("half", "_tracker", name) for name in ("add", "step", "end")),
-    *(("half", "_ring", name) for name in ("write",)),
-    ("half", "_stats", "take"),
-]
 
 
 def decoded(half, worker, name):
@@ -145,28 +100,13 @@ def decoded(half, worker, name):
 
 @pytest.fixture
 def decode():
-    half = DecodeScheduler(config("counting"), GROUP, NO_WINDOWS, records=4)
-    yield half, DecodeWorker(config("counting"), GROUP, 40, reports=True)
+    half = Scheduler(config("counting"), GROUP, NO_WINDOWS, records=4)
+    yield half, Worker(config("counting"), GROUP, 40, prompts=False, reports=True)
     half.close()
 
 
-@pytest.mark.parametrize(("where", "part", "name"), [(None, None, None), *DECODE], ids=str)
-def test_a_decode_engine_serves_on(wrong, decode, where, part, name):
-    assert decoded(*decode, "a") == {"exact": 1}
-    if where is None:
-        assert not wrong()
-        return
-    spoil(*decode, where, part, name)
-    for each in ("b", "c"):
-        told = decoded(*decode, each)
-        assert told.get("exact", 0) == 0
-        assert name == "take" or told == {"unavailable": 1}
-    assert any("counting failed" in one.getMessage() for one in wrong())
-    assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
-
-
 def test_a_prefill_engine_whose_statistics_fail_serves_on(wrong, prefill):
-    spoil(*prefill, "half", "_stats", "take")
+    spoil(prefill[0], "_stats", "take")
     assert prefilled(*prefill, "a")["exact"] is True
     assert "counting failed" in prefilled(*prefill, "b")["unavailable"]
     assert len(wrong()) == 2
@@ -190,8 +130,8 @@ def test_metrics_that_fail_are_left_out(caplog):
 
 
 def test_pulls_keep_their_deadlines_when_nothing_is_counted(wrong, decode):
-    half, worker = decode
-    spoil(half, worker, "half", "_tracker", "step")
+    half, _ = decode
+    spoil(half, "_tracker", "step")
     asked = request("a", 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
     half.add(asked)
     half.pulls.allocated(asked)
@@ -204,7 +144,7 @@ def test_of_requests_that_come_after_counting_has_stopped_nothing_is_kept(wrong,
     for number in range(20):
         decoded(half, worker, f"r{number}")
         assert len(half._tracker) <= 1, "the one that goes on"
-    kept = half._ended, half._empty, half._begun, half.pulls._deadlines, half.pulls._pulling
+    kept = half._ended, half._empty, half.pulls._deadlines, half.pulls._pulling
     assert not any(kept)
 
 

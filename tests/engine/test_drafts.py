@@ -7,16 +7,27 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.hooks.connector import EldrConnector
-from eldr.engine.prefill.scheduler import PrefillScheduler
-from eldr.engine.prefill.worker import PrefillWorker
+from eldr.engine.worker import Worker
 from eldr.wire import decode_counts
 from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, output, request, route, run, sent
+from tests.engine.halves import (
+    EXPERTS,
+    GROUP,
+    REMOTE,
+    TOP_K,
+    config,
+    output,
+    prefill_half,
+    request,
+    route,
+    run,
+    sent,
+)
 
 
 def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
-    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
-    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    half = prefill_half(config())
+    worker = Worker(config(), GROUP, n_blocks=10, prompts=True, reports=True)
     blocks = {"first": [3, 5], "second": [3, 7]}
     for name, computed, expert in (("first", 0, 0), ("second", 4, 2)):
         half.add(request(name, 6, kv=REMOTE, hashes=["shared"]))
@@ -24,7 +35,7 @@ def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
         report = run(
             half, worker, new=[(name, computed, tokens)], blocks=blocks, drafts={name: 2}, expert=expert
         )
-        answer = half.end(request(name, 6))
+        answer = half.end(request(name, 6, kv=REMOTE))
         half.update(report)
         value = decode_counts(answer["eldr"])
         assert value.exact
@@ -33,14 +44,14 @@ def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
 
 def test_a_block_that_drafts_began_holds_nothing(engine):
     """They are left out, so that its row keeps what was there; later tokens of the same request count into it."""
-    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
-    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    half = prefill_half(config())
+    worker = Worker(config(), GROUP, n_blocks=10, prompts=True, reports=True)
     blocks = {"whole": [3, 5], "next": [3, 5]}
     half.add(request("whole", 4, kv=REMOTE, hashes=["a", "ab"]))
     run(half, worker, new=[("whole", 0, 6)], blocks=blocks, drafts={"whole": 2}, expert=0)
     half.add(request("next", 8, kv=REMOTE, hashes=["a", "ab"]))
     report = run(half, worker, new=[("next", 7, 1)], blocks=blocks, expert=0)
-    answer = half.end(request("next", 8))
+    answer = half.end(request("next", 8, kv=REMOTE))
     half.update(report)
     value = decode_counts(answer["eldr"])
     assert value.exact is False
@@ -48,8 +59,8 @@ def test_a_block_that_drafts_began_holds_nothing(engine):
 
 
 def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
-    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
-    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    half = prefill_half(config())
+    worker = Worker(config(), GROUP, n_blocks=10, prompts=True, reports=True)
     blocks = {"whole": [3, 5], "next": [3, 5]}
     half.add(request("whole", 3))
     run(half, worker, new=[("whole", 0, 3)], blocks=blocks, expert=0)
@@ -57,7 +68,7 @@ def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
     run(half, worker, cached=[("whole", 4, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
     half.add(request("next", 6, kv=REMOTE))
     report = run(half, worker, new=[("next", 4, 2)], blocks=blocks, expert=0)
-    answer = half.end(request("next", 6))
+    answer = half.end(request("next", 6, kv=REMOTE))
     half.update(report)
     assert decode_counts(answer["eldr"]).exact is False
 
@@ -67,7 +78,7 @@ def test_blocks_where_drafts_may_lie_are_no_blocks_of_the_prompt(engine, drafts,
     """Steps that are scheduled ahead may take the drafts of the two before for accepted, so that theirs lie further to the front."""
     of_engine = config()
     of_engine.num_speculative_tokens = drafts
-    half = PrefillScheduler(of_engine, GROUP, GROUP.block_size)
+    half = prefill_half(of_engine)
     blocks, hashes = {"whole": [3, 5, 7], "next": [3, 5, 7, 9]}, ["a", "ab", "abc"]
     half.add(request("whole", 8, hashes=hashes))
     half.orders(output(new=[("whole", 0, 8)], blocks=blocks))
@@ -79,7 +90,7 @@ def test_blocks_where_drafts_may_lie_are_no_blocks_of_the_prompt(engine, drafts,
         )
     half.add(request("next", 13, kv=REMOTE, hashes=hashes))
     finishing = half.orders(output(new=[("next", 12, 1)], blocks=blocks)).finishing
-    assert finishing["next", 0] == [*trusted, 9]
+    assert finishing["next", 1] == [*trusted, 9]
 
 
 def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
@@ -94,53 +105,20 @@ def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
     assert (stats["batch"], stats["fed"]) == ([2, 2], [2, 5])
 
 
-def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
-    half, worker, records = decoding
-    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
-    half.add(asked)
-    # a pulled request begins with a step as long as any: its drafts are none yet, and computed again
-    half.update(run(half, worker, new=[("a", 2, 2)], blocks=blocks, expert=0))
-    half.update(run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2))  # rejected
-    half.update(run(half, worker, cached=[("a", 4, 2)], blocks=blocks, expert=4))  # accepted
-    half.update(run(half, worker, cached=[("a", 6, 2)], blocks=blocks, expert=0))
-    asked.num_output_tokens = 5  # the draft of the last step is the end of the answer, and never fed
-    half.end(asked)
-    half.update(run(half, worker, expert=0))
-    value = decode_counts(records()[0])
-    assert (value.tokens, value.exact) == (4, True)
-    assert value.counts.tolist() == [[1, 1, 1, 1, 2, 2]] * LAYERS
-
-
-def test_drafts_behind_the_end_do_not_count_though_the_next_step_went_on_from_them(decoding):
-    half, worker, records = decoding
-    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
-    half.add(asked)
-    half.update(run(half, worker, new=[("a", 2, 1)], blocks=blocks, expert=0))
-    report = run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2)  # the draft is accepted ...
-    ahead = run(half, worker, cached=[("a", 5, 2)], blocks=blocks, expert=4)
-    asked.num_output_tokens = 2  # ... but the token before it was the last one
-    half.end(asked)
-    half.update(report)
-    half.update(ahead)
-    half.update(run(half, worker, expert=0))
-    value = decode_counts(records()[0])
-    assert (value.tokens, value.exact) == (1, True)
-    assert value.counts.tolist() == [[0, 0, 1, 1, 0, 0]] * LAYERS
-
-
 @pytest.mark.parametrize("told", [True, False], ids=["forward context", "full graph"])
 def test_a_step_is_counted_before_model_runner_v2_writes_over_it_with_its_drafts(decoding, told):
     """Where the forward context told where its tokens lie; else it is told when the transfer begins, behind the forward pass."""
     half, worker, records = decoding
     connector = EldrConnector.__new__(EldrConnector)
     connector._role, connector._scheduler, connector._worker = KVConnectorRole.WORKER, None, worker
-    connector._reports, connector._counting, connector._prefill = [], Counting("activations"), False
+    connector._reports, connector._counting, connector._prompts = [], Counting("activations"), False
     connector._watch = PullWatch(lambda _: None)
     asked = request("a", 6, kv={"do_remote_prefill": True})
     half.add(asked)
     blocks = {"a": [4, 2, 8]}
     for at, step in enumerate(({"new": [("a", 5, 1)]}, {"cached": [("a", 6, 2)]}, {"cached": [("a", 8, 1)]})):
-        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks))))
+        drafts = {"a": 1} if at == 1 else None
+        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks, drafts=drafts))))
         route(**step, blocks=blocks)
         slots, ids = Slots.slots, Capture.ids
         Slots.slots = slots if told else None

@@ -9,7 +9,7 @@ import torch
 
 from eldr.engine.balance import choice
 from eldr.engine.balance.agreement import N_WORDS, disagree, table_digests, words
-from eldr.engine.balance.choice import IN_TORCH, Balance, Group, Rules
+from eldr.engine.balance.choice import ON_HOST, Balance, Group, Rules
 from eldr.engine.errors import RankAloneError, RanksDisagreeError
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 from tests.engine.fakes import Ranks, on_all
@@ -43,13 +43,13 @@ def move(maps, arrangement):
     maps.logical_replica_count.copy_(maps_of(arrangement).logical_replica_count)
 
 
-def balances(maps, *, n=RANKS, identity=lambda rank: "same", form=lambda rank: IN_TORCH, **rules):
+def balances(maps, *, n=RANKS, identity=lambda rank: "same", form=ON_HOST):
     group = Ranks(n)
     return [
         Balance(
             [("layer.0", maps[rank])],
             Group(n, PHYSICAL // n, group.add(rank)),
-            Rules(form(rank), TOP_K, identity(rank), **rules),
+            Rules(form, TOP_K, identity(rank)),
         )
         for rank in range(n)
     ]
@@ -88,7 +88,7 @@ def test_tokens_keep_their_experts_and_the_fullest_rank_has_as_few_as_can_be(see
     maps = maps_of(arrangement)
     mine = [routed(2 * seed + rank, 1 + seed % 3) for rank in range(RANKS)]
     stock = [as_vllm_maps(maps, ids) for ids in mine]
-    found = balances([maps] * RANKS, checked=True)
+    found = balances([maps] * RANKS)
     chosen = on_all(found, lambda rank, balance: balance.exchange(0, stock[rank], 8))
     for rank in range(RANKS):
         assert chosen[rank].dtype == stock[rank].dtype
@@ -126,7 +126,7 @@ def test_a_token_that_one_rank_routes_otherwise_changes_nothing_for_others():
 
 def test_rearrangements_are_followed():
     maps = [maps_of(FIRST) for _ in range(RANKS)]
-    found = balances(maps, checked=True)
+    found = balances(maps)
     for seed in range(4):
         arrangement = arranged(seed)
         for one, balance in zip(maps, found, strict=True):
@@ -141,7 +141,7 @@ def test_rearrangements_are_followed():
 
 def test_many_tokens_per_expert_leave_vllms_choice_without_a_collective():
     maps = maps_of(FIRST)
-    alone = Balance([("layer.0", maps)], Group(2, PHYSICAL // 2, lambda _: 1 / 0), Rules(IN_TORCH, TOP_K, ""))
+    alone = Balance([("layer.0", maps)], Group(2, PHYSICAL // 2, lambda _: 1 / 0), Rules(ON_HOST, TOP_K, ""))
     ids = as_vllm_maps(maps, routed(1, 2))
     assert alone.exchange(0, ids, 100 * EXPERTS // TOP_K) is ids
     assert not alone.figures.any()
@@ -155,21 +155,10 @@ def swapped(arrangement):
     return other
 
 
-def other_choice(said, layer):
-    """Choose as the real one does, but the highest replica of expert 0."""
-    IN_TORCH.decide(said, layer)
-    held = layer.table[0, : layer.count[0]]
-    layer.places[held] = held.amax().to(torch.int32)
-
-
 DISAGREEMENTS = {
     "maps": {"maps": lambda: [maps_of(FIRST), maps_of(swapped(FIRST))]},
     "counts": {"maps": lambda: [maps_of(FIRST), maps_of([*FIRST[:-1], 15])]},
     "version or setting": {"identity": lambda rank: f"eldr 0.{rank}"},
-    "choices": {
-        "form": lambda rank: IN_TORCH._replace(decide=other_choice) if rank else IN_TORCH,
-        "checked": True,
-    },
 }
 
 
@@ -178,7 +167,7 @@ def test_ranks_that_disagree_all_end(what):
     fields = dict(DISAGREEMENTS[what])
     maps = fields.pop("maps", lambda: [maps_of(FIRST), maps_of(FIRST)])()
     found = balances(maps, **fields)
-    for raised in on_all(found, lambda _, balance: balance.try_out(1)):
+    for raised in on_all(found, lambda _, balance: balance.try_out()):
         assert isinstance(raised, RanksDisagreeError), raised
         assert "layer.0" in str(raised)
         assert "the engine ends" in str(raised)
@@ -192,7 +181,7 @@ def test_one_rank_that_misses_a_rearrangement_of_any_layer_ends_all(layer, who):
         Balance(
             [(f"layer.{i}", one) for i, one in enumerate(maps[rank])],
             Group(RANKS, PHYSICAL // RANKS, group.add(rank)),
-            Rules(IN_TORCH, TOP_K, "same"),
+            Rules(ON_HOST, TOP_K, "same"),
         )
         for rank in range(RANKS)
     ]
@@ -213,7 +202,7 @@ def test_one_rank_that_misses_a_rearrangement_of_any_layer_ends_all(layer, who):
 def test_maps_are_read_when_they_changed_and_only_then(monkeypatch):
     maps, read = maps_of(FIRST), []
     (found,) = balances([maps], n=1)
-    monkeypatch.setattr(found, "_read", lambda: read.append(1))
+    monkeypatch.setattr(choice, "table_digests", lambda held: read.append(1) or table_digests(held))
     for _ in range(2):
         found.follow()
     assert read == []
@@ -233,65 +222,18 @@ def choices(found, stock, tokens=3):
 
 
 def fail_at(monkeypatch, balance, *steps):
-    """Let some kernels of a rank fail, in every form that it has."""
-    rules, own = balance._rules, balance.layers[0]
+    """Let some kernels of a rank fail."""
+    rules = balance._rules
     form = rules.form._replace(**dict.fromkeys(steps, fails))
     monkeypatch.setattr(balance, "_rules", replace(rules, form=form))
-    if "decide" in steps:
-        decide = lambda said, layer: fails() if layer is own else IN_TORCH.decide(said, layer)  # noqa: E731
-        monkeypatch.setattr(choice, "IN_TORCH", IN_TORCH._replace(decide=decide))
-
-
-@pytest.mark.parametrize("checked", [False, True])
-def test_a_rank_that_fails_in_every_way_leaves_vllms_choice_to_all(monkeypatch, checked):
-    maps = [maps_of(FIRST), maps_of(FIRST)]
-    found = balances(maps, checked=checked)
-    stock = as_vllm_maps(maps[0], routed(0, 3))
-    choices(found, stock)  # as at the start of an engine
-    fail_at(monkeypatch, found[1], "flag", "decide")
-    for _ in range(2):
-        assert all(torch.equal(one, stock) for one in choices(found, stock))
-    assert not any(bool(balance.trouble) for balance in found)
-
-
-@pytest.mark.parametrize("where", ["flags", "maps"])
-def test_a_rank_that_fails_before_the_sum_leaves_vllms_choice_to_all(monkeypatch, where):
-    maps = [maps_of(FIRST), maps_of(FIRST)]
-    found = balances(maps)
-    stock = as_vllm_maps(maps[0], routed(0, 3))
-    before = choices(found, stock)
-    assert not torch.equal(before[0], stock)
-    if where == "flags":
-        fail_at(monkeypatch, found[1], "flag")
-    else:
-        monkeypatch.setattr(found[1], "_read", fails)
-        maps[1].logical_replica_count.add_(0)  # changed, and as it was
-        found[1].follow()
-    for _ in range(2):
-        assert all(torch.equal(one, stock) for one in choices(found, stock))
-        monkeypatch.undo()  # once failed, it stays so
-    assert not any(bool(balance.trouble) for balance in found)
-    move(maps[0], arranged(2))
-    found[0].follow()
-    for one in choices(found, stock):
-        assert isinstance(one, RanksDisagreeError), "maps that differ end the engine all the same"
 
 
 @pytest.mark.parametrize("step", ["decide", "remap"])
-def test_a_rank_that_cannot_choose_by_its_kernels_does_so_in_torch_and_then_all_stop(step):
-    maps = [maps_of(FIRST), maps_of(FIRST)]
-    stock = as_vllm_maps(maps[0], routed(0, 3))
-    expected = choices(balances(maps), stock)
-    found = balances(maps, form=lambda rank: IN_TORCH._replace(**{step: fails}) if rank else IN_TORCH)
-    assert all(torch.equal(one, other) for one, other in zip(choices(found, stock), expected, strict=True))
-    assert all(torch.equal(one, stock) for one in choices(found, stock))
-
-
-def test_a_rank_that_cannot_choose_at_all_ends_its_process(monkeypatch):
+def test_a_rank_that_cannot_choose_ends_its_process(monkeypatch, step):
     maps = [maps_of(FIRST), maps_of(FIRST)]
     found = balances(maps)
     stock = as_vllm_maps(maps[0], routed(0, 3))
-    fail_at(monkeypatch, found[1], "decide")
+    fail_at(monkeypatch, found[1], step)
     chosen, alone = choices(found, stock)
     assert isinstance(chosen, torch.Tensor)
     assert isinstance(alone, RankAloneError)
@@ -304,40 +246,25 @@ class Poor(torch.Tensor):
         raise torch.OutOfMemoryError("out of memory")
 
 
-@pytest.mark.parametrize("what", ["ids", "sum"])
+@pytest.mark.parametrize("what", ["ids", "flag", "sum"])
 def test_a_rank_that_fails_before_the_others_have_its_word_ends_its_process(monkeypatch, what):
     maps = [maps_of(FIRST), maps_of(FIRST)]
     found = balances(maps)
     ids = as_vllm_maps(maps[0], routed(0, 3))
     if what == "ids":
         ids = ids.as_subclass(Poor)
+    elif what == "flag":
+        fail_at(monkeypatch, found[1], "flag")
     else:
         monkeypatch.setattr(found[1], "_group", replace(found[1]._group, add=fails))
     with pytest.raises(RankAloneError):  # the others would wait in the sum
         found[1].exchange(0, ids, 3)
 
 
-def test_a_rank_that_can_neither_choose_nor_say_so_ends_its_process(monkeypatch):
-    maps = [maps_of(FIRST), maps_of(FIRST)]
-    found = balances(maps)
-    fail_at(monkeypatch, found[1], "decide")
-    monkeypatch.setattr(choice, "compare", fails)
-    chosen, alone = choices(found, as_vllm_maps(maps[0], routed(0, 3)))
-    assert isinstance(chosen, torch.Tensor)
-    assert isinstance(alone, RankAloneError)
-
-
-def test_a_rank_that_cannot_choose_ends_with_the_others_where_maps_differ(monkeypatch):
-    found = balances([maps_of(FIRST), maps_of(swapped(FIRST))])
-    fail_at(monkeypatch, found[1], "decide")
-    for one in choices(found, as_vllm_maps(maps_of(FIRST), routed(0, 3))):
-        assert isinstance(one, RanksDisagreeError)
-
-
 def test_maps_that_are_torn_on_one_rank_end_all():
     maps = [maps_of(FIRST), maps_of(FIRST)]
     maps[1].logical_replica_count[3] += 1
-    for raised in on_all(balances(maps), lambda _, balance: balance.try_out(1)):
+    for raised in on_all(balances(maps), lambda _, balance: balance.try_out()):
         assert isinstance(raised, RanksDisagreeError), raised
 
 
@@ -345,7 +272,7 @@ def test_an_arrangement_with_an_empty_place_is_refused():
     maps = maps_of(FIRST)
     maps.logical_replica_count[3] = 0
     found = balances([maps] * RANKS)
-    for raised in on_all(found, lambda _, balance: balance.try_out(1)):
+    for raised in on_all(found, lambda _, balance: balance.try_out()):
         assert "unset ELDR_BALANCE" in str(raised)
 
 
@@ -365,8 +292,7 @@ def test_digests_that_differ_anywhere_are_seen_by_everybody(n):
     assert one != other
 
 
-def test_deciding_is_measured_and_leaves_no_figures():
+def test_trying_out_leaves_no_figures():
     found = balances([maps_of(FIRST)] * RANKS)
-    on_all(found, lambda _, balance: balance.try_out(3))
-    assert all(balance.decision_seconds > 0 for balance in found)
+    on_all(found, lambda _, balance: balance.try_out())
     assert not found[0].figures.any()

@@ -24,8 +24,9 @@ from vllm.v1.outputs import KVConnectorOutput
 
 import eldr.engine
 from eldr.contract import METRIC_COUNTING, PULL_BEFORE_KEY
-from eldr.engine import messages
+from eldr.engine import messages, refusal
 from eldr.engine.decode import deadline
+from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.figures import N_FIGURES
 from eldr.engine.hooks import connector as hooks
 from eldr.engine.hooks import plugin
@@ -36,27 +37,30 @@ from eldr.wire import decode_counts
 from tests.engine.fakes import BLOCKS, LAYERS, REMOTE, engine_config
 from tests.engine.halves import GROUP, TOP_K, output, request, route
 
-PACKAGES = ("decode", "prefill", "messages", "metrics", "steps", "capture.kernels", "capture.staging")
+PACKAGES = (
+    *("decode", "prefill", "scheduler", "worker", "messages", "metrics", "steps"),
+    *("capture.kernels", "capture.staging"),
+)
 LEFT_OUT = {
-    "decode.scheduler:kept_records",  # refuses a wrong setting when the engine starts
+    "scheduler:kept_records",  # refuses a wrong setting when the engine starts
     # what vLLM itself calls, and what a failed hook answers with
     *(f"messages:StepReport.{name}" for name in ("__init__", "__getstate__", "aggregate")),
     *(f"metrics:EnginePromMetrics.{name}" for name in ("__init__", "observe")),
     *(f"metrics:EngineStats.{name}" for name in ("__init__", "aggregate", "is_empty", "reduce", "reset")),
     *(f"decode.deadline:{name}" for name in ("offered", "withdraw")),
-    "steps:transfer_of",
+    *(f"steps:{name}" for name in ("transfer_of", "is_pulled")),
     *(f"metrics:{name}" for name in ("_left_out", "stopped")),
-    "prefill.scheduler:unavailable",
+    "prefill.prompts:unavailable",
     "decode.deadline:PullWatch.__init__",
     # by which ranks wait for each other
-    *(f"decode.worker:{name}" for name in ("agree", "union_group")),
+    *(f"worker:{name}" for name in ("agree", "union_group")),
 }
 NEVER = {
     "decode.tracking:Tracker.clear",  # once counting has stopped: test_counting
     *(f"decode.ring:RingReader.{name}" for name in ("close", "slots")),
     "prefill.provenance:CountedBlocks._hash",  # of blocks that another request computed
     # of engines of several ranks, and of accelerators
-    "decode.worker:DecodeWorker.share",
+    "worker:Worker.share",
     "messages:StepReport._copy_to_host",
     "capture.kernels:flag_experts",
     "capture.kernels:sum_up_step",
@@ -67,8 +71,13 @@ OPEN = {
     # the watch itself, and what it is told of pulls that have begun when it fails: nothing is pulled afterwards
     *(f"decode.deadline:PullWatch.{name}" for name in ("begin", "late")),
     *(f"decode.deadline:PullDeadlines.{name}" for name in ("allocated", "pulls", "arrived")),
-    *(f"decode.scheduler:DecodeScheduler.{name}" for name in ("allocated", "orders")),
+    *(f"scheduler:Scheduler.{name}" for name in ("allocated", "orders")),
 }
+
+
+@pytest.fixture
+def rings():
+    """Have records where an engine keeps them."""
 
 
 def fail(*_, **__):
@@ -230,7 +239,7 @@ def build(engine, monkeypatch, configs):
 
     def start(role, balance=None):
         clock.value = 100.0
-        monkeypatch.setattr(hooks.start, "start", lambda *_: balance)
+        monkeypatch.setattr(hooks.start, "start", lambda *_, **__: balance)
         engine = Engine(configs[role], KVCacheConfig(BLOCKS, [], groups))
         engine.clock = clock
         return engine
@@ -246,21 +255,14 @@ LATE = REMOTE | {PULL_BEFORE_KEY: 1.0}
 class Chosen:
     """What ranks chose, in place of :class:`Balance`."""
 
-    decision_seconds = 0.1
-
     def __init__(self):
         self.figures, self.trouble = (
             torch.ones(LAYERS, N_FIGURES, dtype=torch.int32),
             torch.zeros((), dtype=torch.int32),
         )
-        self.stopped = []
 
     def begin(self):
         """Forget nothing."""
-
-    def stop(self, why):
-        """Note it."""
-        self.stopped.append(why)
 
 
 def check_prefill(answer):
@@ -293,7 +295,7 @@ def test_transfer_parameters_that_are_no_object_end_nothing(build, role, params)
 
 def serve_both(build, before=lambda: None, *, is_open=False):
     """Serve requests on both roles, also one whose pull is late before and one during its step."""
-    prefill, decode = build("kv_producer"), build("kv_consumer", Chosen())
+    prefill, decode = build("kv_producer"), build("kv_consumer")
     prefill.serve("a", PREFILL), decode.serve("a", DECODE)
     before()
     for name in ("b", "c"):
@@ -341,22 +343,29 @@ def test_hooks_answer_whatever_fails(build, monkeypatch, name):
     assert bool(hits) != (name in NEVER), "it never ran" if not hits else "it does run: take it from the list"
 
 
-@pytest.mark.parametrize("where", ["figures", "report", "worker"])
-def test_ranks_choose_no_more_when_nobody_would_be_told_that_they_disagree(build, monkeypatch, where):
+@pytest.mark.parametrize("where", ["figures", "worker"])
+def test_an_engine_ends_when_nobody_would_be_told_that_ranks_disagree(build, monkeypatch, where):
+    def ended(status):
+        raise SystemExit(status)
+
+    monkeypatch.setattr(refusal.os, "_exit", ended)
     chosen = Chosen()
     decode = build("kv_consumer", chosen)
     decode.serve("a", DECODE)
-    assert not chosen.stopped
-    with monkeypatch.context() as broken:
+    with pytest.raises(SystemExit):
         if where == "worker":
-            broken.setattr(hooks.DecodeWorker, "__init__", fail)
-            decode = build("kv_consumer", chosen)
-        elif where == "report":
-            broken.setattr(StepReport, "balance", lose)
+            monkeypatch.setattr(hooks.Worker, "__init__", fail)
+            build("kv_consumer", chosen)
         else:
             chosen.figures = None
+            decode.serve("b", DECODE)
+
+
+def test_an_engine_ends_when_a_report_of_what_ranks_chose_is_lost(build, monkeypatch):
+    decode = build("kv_consumer", Chosen())
+    monkeypatch.setattr(StepReport, "balance", lose)
+    with pytest.raises(RanksDisagreeError, match="cannot be read what ranks chose"):
         decode.serve("b", DECODE)
-    assert set(chosen.stopped) == {"what the ranks chose cannot be reported"}
 
 
 def lose(report):
@@ -366,7 +375,7 @@ def lose(report):
 
 def test_a_report_that_cannot_be_read_says_so():
     figures = SimpleNamespace(device=torch.device("cpu"))
-    report = StepReport({}, 1, balance=BalanceReport(figures, ..., 0.1))
+    report = StepReport({}, 1, balance=BalanceReport(figures, ...))
     with pytest.MonkeyPatch.context() as broken, pytest.raises(KeyError):
         broken.setattr(messages.np, "asarray", fail)
         report.balance()
@@ -391,9 +400,8 @@ def test_an_engine_that_counts_no_more_says_so_to_prometheus_and_in_its_answers(
     kv = PREFILL if role == "kv_producer" else DECODE
     assert told(build(role)) == 1
     with monkeypatch.context() as fault:
-        kind = "Prefill" if role == "kv_producer" else "Decode"
         if broken in ("scheduler", "worker"):
-            fault.setattr(getattr(hooks, f"{kind}{broken.capitalize()}"), "__init__", fail)
+            fault.setattr(getattr(hooks, broken.capitalize()), "__init__", fail)
         elif broken == "statistics":
             fault.setattr(EngineStats, "take", fail)
         engine = build(role)

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from eldr.engine import worker as worker_half
 from eldr.engine.balance import choose_triton
 from eldr.engine.balance.choice import Balance, Group, Rules, in_triton
 from eldr.engine.capture import kernels_triton, union
 from eldr.engine.capture.staging import Staging
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
-from eldr.engine.decode import worker as decode_worker
-from eldr.engine.prefill import worker as prefill_worker
 from tests.engine.halves import REMOTE, request
 from tests.engine.stepping import Stepped
 
@@ -64,7 +63,7 @@ def started(monkeypatch):
     return Started(monkeypatch)
 
 
-def layer(started, **rules):
+def layer(started):
     """Return a layer whose maps were read, and which has decided before, as at the start of an engine."""
     table, count = torch.full((EXPERTS, 1024), -1), torch.ones(EXPERTS, dtype=torch.int64)
     table[:, 0] = torch.arange(EXPERTS)
@@ -72,10 +71,8 @@ def layer(started, **rules):
     count[:REDUNDANT] = 2
     maps = SimpleNamespace(logical_to_physical_map=table, logical_replica_count=count)
     per_rank = (EXPERTS + REDUNDANT) // RANKS
-    balance = Balance(
-        [("layer.0", maps)], Group(RANKS, per_rank, started.add), Rules(ON_GPU, TOP_K, "", **rules)
-    )
-    balance.try_out(1)
+    balance = Balance([("layer.0", maps)], Group(RANKS, per_rank, started.add), Rules(ON_GPU, TOP_K, ""))
+    balance.try_out()
     started.seen.clear()
     return balance
 
@@ -119,7 +116,7 @@ def test_the_union_of_a_step_is_one_collective_and_two_kernels_whatever_the_laye
 @pytest.fixture
 def steps(started, monkeypatch):
     """Return a function that starts an engine whose kernels are those of GPUs: its half of the scheduler, and what a step starts."""
-    for module in (decode_worker, prefill_worker, union):
+    for module in (worker_half, union):
         monkeypatch.setattr(module, "kernels_for", lambda _: kernels_triton)
     send = Staging.send
 
@@ -162,13 +159,15 @@ def counted(seen):
     return (len(seen) - sum(copies) - seen.count(SUM), *copies)
 
 
-@pytest.mark.parametrize(("role", "kernel"), [("prefill", "_count_blocks"), ("decode", "_count_requests")])
-def test_what_counts_is_compiled_before_the_first_step(monkeypatch, started, role, kernel):
-    module = {"prefill": prefill_worker, "decode": decode_worker}[role]
-    monkeypatch.setattr(module, "kernels_for", lambda _: kernels_triton)
+@pytest.mark.parametrize(
+    ("role", "kernels"), [("prefill", ["_count_blocks", "_count_requests"]), ("decode", ["_count_requests"])]
+)
+def test_what_counts_is_compiled_before_the_first_step(monkeypatch, started, role, kernels):
+    monkeypatch.setattr(worker_half, "kernels_for", lambda _: kernels_triton)
     worker = Stepped(monkeypatch, role).worker
-    assert started.seen == [kernel]
-    tables = [worker._table] if role == "prefill" else [worker._rows.counts, worker._rows.positions]
+    assert started.seen == kernels
+    tables = [worker._answers.counts, worker._answers.positions]
+    tables += [worker._prompts] if role == "prefill" else []
     assert all(int(table.amax()) <= 0 for table in tables), "and counts nothing"
 
 

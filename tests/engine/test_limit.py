@@ -15,8 +15,9 @@ from eldr.engine_limit import NO_LIMIT
 ONE = SimpleNamespace(api_server_count=1, port=8000)
 
 
-def config(role="kv_consumer", *, ranks=1):
-    transfer = None if role is None else SimpleNamespace(kv_role=role, engine_id="nobody-made-its-ring")
+def config(role="kv_consumer", *, ranks=1, connector="MultiConnector"):
+    transfer = SimpleNamespace(kv_role=role, kv_connector=connector, engine_id="nobody-made-its-ring")
+    transfer = transfer if role else None
     return SimpleNamespace(
         kv_transfer_config=transfer,
         scheduler_config=SimpleNamespace(max_num_seqs=4),
@@ -73,6 +74,14 @@ def test_a_prefill_engine_reports_its_load_and_refuses_nothing():
     app = served(config("kv_producer"))
     assert ask(app, headers={"x-eldr-sequences": "60000"}).headers["x-eldr-load"] == f"60000/{NO_LIMIT}"
     assert ask(app, PATH_LOAD).json() == {"v": 1, "in_flight": 0, "limit": NO_LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("role", "connector"), [("kv_producer", "EldrConnector"), ("kv_both", "MultiConnector")]
+)
+def test_an_engine_that_does_both_has_a_limit(role, connector):
+    """It has no transport, or another connector beside ours."""
+    assert ask(served(config(role, connector=connector))).headers["x-eldr-load"] == "1/4"
 
 
 def test_api_servers_of_an_engine_share_a_file_of_its_own(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
-from eldr.engine.decode import scheduler as decode_scheduler
+from eldr.engine import scheduler as scheduler_half
 from eldr.engine.decode.ring import path_of
 from eldr.engine.hooks import plugin
 from eldr.engine.steps import drop_malformed
@@ -56,7 +56,7 @@ SOUND = {
 def scheduler(request, tmp_path, monkeypatch):
     """Return vLLM's scheduler of an engine of a role, with the connectors as the operator lists them."""
     plugin.register()
-    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    monkeypatch.setattr(scheduler_half, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     role = request.param
     children = [{"kv_connector": name, "kv_role": role} for name in ("EldrConnector", "NixlConnector")]

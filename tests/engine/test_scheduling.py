@@ -1,7 +1,6 @@
 """The prefill half under vLLM's own scheduler, prefix cache and MultiConnector, beside a connector that loads blocks."""
 
 import pickle
-import random
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -16,14 +15,14 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
+from eldr.engine import worker as worker_half
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.hooks import plugin
 from eldr.engine.hooks.connector import EldrConnector
-from eldr.engine.prefill import worker as prefill_worker
-from eldr.engine.prefill.worker import PrefillWorker
 from eldr.engine.steps import scheduled
+from eldr.engine.worker import Worker
 from eldr.wire import decode_counts
 from tests.engine import fakes
 from tests.engine.fakes import (
@@ -86,9 +85,8 @@ class Engine:
     def __init__(self, config):
         self.scheduler = scheduler_of(config)
         self.loader, self.connector = self.scheduler.connector.sub_connectors
-        model = SimpleNamespace(get_num_experts=lambda: EXPERTS)
         group = CacheGroup(0, "layer", BLOCK)
-        self.worker = PrefillWorker(SimpleNamespace(model_config=model), group, BLOCKS, reports=True)
+        self.worker = Worker(config, group, BLOCKS, prompts=True, reports=True)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         self.answers = {}
 
@@ -148,8 +146,8 @@ def build(tmp_path, monkeypatch):
     plugin.register()
     monkeypatch.setitem(KVConnectorFactory._registry, "Loader", lambda: Loader)
     monkeypatch.setattr(Loader, "offers", {})
-    monkeypatch.setattr(prefill_worker, "RoutingCapture", Capture)
-    monkeypatch.setattr(prefill_worker, "StepSlots", Slots)
+    monkeypatch.setattr(worker_half, "RoutingCapture", Capture)
+    monkeypatch.setattr(worker_half, "StepSlots", Slots)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     transfer = KVTransferConfig(
         kv_connector="MultiConnector",
@@ -180,15 +178,6 @@ def build(tmp_path, monkeypatch):
 @pytest.fixture
 def engine(build):
     return build()
-
-
-def test_computed_and_cached_prompts_are_exact(engine):
-    prompt = list(range(40, 70))
-    for name in ("cold", "cached"):
-        engine.add(name, prompt)
-        value = engine.answer(name)
-        assert value.exact
-        assert np.array_equal(value.counts, counts_of(prompt))
 
 
 @pytest.mark.parametrize("between", [False, True])
@@ -259,19 +248,6 @@ def test_blocks_that_are_computed_again_are_exact_again(engine):
     assert engine.answer("computed").exact
 
 
-def test_a_prompt_that_is_streamed_in_has_no_signature(engine):
-    engine.add("streamed", list(range(20)), resumable=True)
-    engine.step()
-    engine.step()
-    assert engine.scheduler.requests["streamed"].status == RequestStatus.WAITING_FOR_STREAMING_REQ
-    engine.add("streamed", [1, 2, 3], resumable=False)  # which ends the stream
-    assert "streamed" not in engine.scheduler.requests
-    engine.step()
-    assert engine.answers == {"streamed": None}
-    engine.add("next", list(range(20)))
-    assert engine.answer("next").exact
-
-
 def test_hybrid_hits_stay_as_they_are_with_the_transport_alone(engine, monkeypatch):
     for supported in (True, False):
         monkeypatch.setattr(Loader, "supports_divergent_local_hybrid_hits", supported)
@@ -284,30 +260,3 @@ def test_an_engine_that_does_both_is_refused():
     )
     with pytest.raises(ValueError, match=r"expected kv_producer .* or kv_consumer .* got 'kv_both'"):
         EldrConnector(config, KVConnectorRole.SCHEDULER, None)
-
-
-def test_whatever_is_loaded_shared_evicted_or_aborted_an_exact_answer_is_right(engine):
-    chance = random.Random(5)
-    stems = [[chance.randrange(128) for _ in range(48)] for _ in range(4)]
-    prompts, exact = {}, []
-    for n in range(150):
-        name, stem = f"r{n}", chance.choice(stems)
-        prompts[name] = stem[: chance.randrange(1, 48)] + [
-            chance.randrange(128) for _ in range(chance.randrange(1, 9))
-        ]
-        if chance.random() < 0.3:
-            Loader.offers[name] = chance.randrange(len(prompts[name])), chance.random() < 0.5
-        engine.add(name, prompts[name], remote=chance.random() < 0.8)
-        for _ in range(chance.randrange(4)):
-            engine.step(lost=lambda _: chance.random() < 0.2)
-        if chance.random() < 0.05:
-            engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-    engine.run()
-    for name, answer in engine.answers.items():
-        if answer is not None:
-            value = decode_counts(answer)
-            exact.append(value.exact)
-            assert value.exact == bool(np.array_equal(value.counts, counts_of(prompts[name]))), name
-            assert (value.counts <= counts_of(prompts[name])).all()
-    assert exact.count(True) > 5
-    assert exact.count(False) > 5

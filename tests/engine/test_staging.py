@@ -229,7 +229,7 @@ def test_a_report_starts_its_copies_and_is_waited_for_where_it_leaves_the_proces
     event = SimpleNamespace(record=lambda: seen.append("record"), synchronize=lambda: seen.append("wait"))
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     one = OnDevice(seen)
-    report = StepReport({"a": one, "b": one}, 1, one, balance=BalanceReport(one, one, 0.1), requests=one)
+    report = StepReport({"a": one, "b": one}, 1, one, balance=BalanceReport(one, one), requests=one)
     assert seen == [("cpu", True)] * 6 + ["record"]
     sent(report)
     assert seen[7:] == ["wait"]

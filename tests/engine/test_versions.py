@@ -22,7 +22,7 @@ FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory"
 HOOK = "vllm.model_executor.layers.fused_moe.routed_experts"
 OURS = (
     *("hooks.connector", "balance.replicas", "balance.placement", "balance.start", "capture.routing"),
-    *("decode.worker", "decode.scheduler", "prefill.worker", "prefill.scheduler"),
+    *("worker", "scheduler", "prefill.prompts", "orders"),
 )
 
 
@@ -34,9 +34,9 @@ def told(monkeypatch):
     monkeypatch.setattr(KVConnectorFactory, "_registry", {})
     monkeypatch.delenv("ELDR_BALANCE", raising=False)
     for name in OURS:
-        room, _, module = name.partition(".")
+        room, _, module = f"eldr.engine.{name}".rpartition(".")
         monkeypatch.delitem(sys.modules, f"eldr.engine.{name}", raising=False)
-        if (package := sys.modules.get(f"eldr.engine.{room}")) is not None:
+        if (package := sys.modules.get(room)) is not None:
             monkeypatch.delattr(package, module, raising=False)
     for once in (needs.missing, plugin._connector):
         once.cache_clear()

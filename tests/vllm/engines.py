@@ -86,7 +86,7 @@ def asked_mode() -> Mode | None:
     return Mode(runner, scheduler)
 
 
-Role = Literal["prefill", "decode", "plain"]
+Role = Literal["prefill", "decode", "both", "plain"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ class Setup:
 
     Attributes
     ----------
-    role : {"prefill", "decode", "plain"}
-        ``plain`` has no KV transfer at all.
+    role : {"prefill", "decode", "both", "plain"}
+        ``both`` has our connector and no transport, ``plain`` no connector at all.
     lease : int
         Seconds that a prefill engine keeps blocks for their pull.
     blocks : int
@@ -126,17 +126,30 @@ class Setup:
     arguments: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_witnessed(self) -> bool:
+        """Whether a connector beside ours tells which mode the engine runs in; one that does both has it in other modes than a CPU's."""
+        return self.role in {"prefill", "decode"} or (
+            self.role == "both" and self.mode not in {None, CPU_MODE}
+        )
+
     def transfer_config(self) -> dict[str, Any]:
         """Return what ``--kv-transfer-config`` gets."""
-        role = "kv_producer" if self.role == "prefill" else "kv_consumer"
+        ours = {
+            "kv_connector": "EldrConnector",
+            "kv_role": "kv_consumer" if self.role == "decode" else "kv_producer",
+        }
+        if self.role == "both" and not self.is_witnessed:
+            return ours
+        role = {"prefill": "kv_producer", "both": "kv_both"}.get(self.role, "kv_consumer")
         nixl = {
             "kv_connector": "NixlConnector",
             "kv_role": role,
             "kv_connector_extra_config": {"num_threads": 1, "kv_lease_duration": self.lease},
         }
-        children: list[dict[str, Any]] = [nixl]
+        children: list[dict[str, Any]] = [] if self.role == "both" else [nixl]
         if self.plugin:  # as the operator has it: it is asked first
-            children.insert(0, {"kv_connector": "EldrConnector", "kv_role": role})
+            children.insert(0, ours)
         for name in ("Witness", *self.children):
             module = {"kv_connector_module_path": f"eldr_test_{name.lower()}"}
             children.append({"kv_connector": name, "kv_role": role, **module})
@@ -241,7 +254,7 @@ class Engine:
             up = httpx.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
-        if up and self.setup.role != "plain":
+        if up and self.setup.is_witnessed:
             wanted = self.setup.mode or CPU_MODE
             assert self.mode() == wanted, f"{self.name} runs in {self.mode()}, not {wanted}: {self.tail()}"
         return up

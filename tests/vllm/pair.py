@@ -168,14 +168,18 @@ class Pair:
 
     def records(self) -> list[tuple[str, ExpertCounts]]:
         """Return the same with each sequence of a request."""
-        found: list[tuple[str, ExpertCounts]] = []
+        return [(record["request_id"], decode_counts(record)) for record in self.raw_records()]
+
+    def raw_records(self) -> list[dict[str, Any]]:
+        """Return the records as the engine serves them."""
+        found: list[dict[str, Any]] = []
         cursor, boot = 0, ""
         while True:
             query = {"after": cursor, "boot": boot, "limit": 256, "prefix": "eldr-0a1b2c3d-"}
             with _client() as client:
                 page = client.get(self.decode + contract.PATH_ACTIVATIONS, params=query).json()
             assert page["lost"] == 0
-            found += [(record["request_id"], decode_counts(record)) for record in page["records"]]
+            found += page["records"]
             if page["next"] == cursor:
                 return found
             cursor, boot = page["next"], page["boot"]

@@ -32,20 +32,20 @@ EVERYWHERE = (
 PREFILL = (
     *EVERYWHERE,
     f"{CAPTURE}.kernels:count_blocks",
-    "eldr.engine.prefill.worker:PrefillWorker._sum",
+    "eldr.engine.worker:Worker._sum",
     *(
         f"eldr.engine.prefill.provenance:CountedBlocks.{name}"
         for name in ("add", "computed", "counted", "forget")
     ),
-    "eldr.engine.prefill.scheduler:encode_counts",
+    "eldr.engine.messages:encode_counts",
 )
 DECODE = (
     *EVERYWHERE,
     f"{CAPTURE}.routing:RoutingCapture.end",
     f"{CAPTURE}.kernels:count_step",
-    "eldr.engine.decode.worker:_apply",
+    "eldr.engine.worker:_apply",
     *(f"eldr.engine.decode.tracking:Tracker.{name}" for name in ("add", "step", "end")),
-    "eldr.engine.decode.scheduler:encode_counts",
+    "eldr.engine.messages:encode_counts",
     "eldr.engine.decode.ring:RingWriter.write",
     "eldr.engine.metrics:EngineStats.add_step",
 )

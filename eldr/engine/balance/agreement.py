@@ -17,8 +17,10 @@ N_WORDS = 6
 """Words of a digest that are compared."""
 WORD_BITS = 8
 """Small enough for the squares of 30,000 ranks to add up in an int32."""
-FAILED, BROKEN = -2, -1
-"""Places in a tail."""
+N_TAIL = 2 * N_WORDS + 1
+"""What a rank says of a layer behind what it has to add: its words, and whether its maps are broken."""
+BROKEN = -1
+"""Its place in a tail."""
 _DROPPED = 64 - N_WORDS * WORD_BITS  # low bits of a product say little
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _ODD = 0xBF58476D1CE4E5B9 - 2**64
@@ -72,32 +74,12 @@ def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
     return (ranks * total[N_WORDS:] != total[:N_WORDS] ** 2).any()
 
 
-class Tails:
-    """What a rank says of each layer behind what it has to add: its words, whether it failed to choose, and whether its maps are broken.
+def compare(said: torch.Tensor, ranks: int, trouble: torch.Tensor) -> None:
+    """Note what the sum of all ranks' tails of a layer tells, int32 of shape (N_TAIL,).
 
-    Attributes
-    ----------
-    said : Tensor of int32, shape (L, N)
-        The first 2 * N_WORDS numbers of each are the words; then 1 or 0 at :data:`FAILED` and at :data:`BROKEN`.
-    """
-
-    N = 2 * N_WORDS + 2
-
-    def __init__(self, layers: int, device: torch.device) -> None:
-        self.said = torch.zeros(layers, self.N, dtype=torch.int32, device=device)
-
-    def fail(self) -> None:
-        """Say from now on that this rank does not choose."""
-        self.said[:, FAILED] = 1
-
-
-def compare(said: torch.Tensor, ranks: int, trouble: torch.Tensor, off: torch.Tensor) -> None:
-    """Note what the sum of all ranks' tails of a layer tells, int32 of shape (Tails.N,).
-
-    Of the int32 of shape () ``trouble`` becomes 1 where ranks differ or one must end, ``off`` where one does not choose; both stay so.
+    ``trouble``, int32 of shape (), becomes 1 where ranks differ or one must end, and stays so.
     """
     trouble.logical_or_(disagree(said[: 2 * N_WORDS], ranks) | (said[BROKEN] > 0))
-    off.logical_or_(said[FAILED] > 0)
 
 
 def disagreement(why: str) -> str:

@@ -1,4 +1,4 @@
-"""An exchange's decision as one GPU program, number for number that of :mod:`eldr.engine.balance.choose_torch`; and what follows it.
+"""An exchange's decision as one GPU program, number for number that of :mod:`eldr.engine.balance.choose_host`; and what follows it.
 
 One program decides in one order, so that all ranks decide alike: threads that took experts as they came would not. Shapes are static and nothing waits for
 the host, so a graph can capture it; it reads EPLB's maps where they lie, and so follows their rearrangements.
@@ -11,16 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
-from eldr.engine.balance.agreement import BROKEN, FAILED, N_WORDS, Tails
-from eldr.engine.balance.choose_torch import Layer, columns_of
+from eldr.engine.balance.agreement import BROKEN, N_TAIL, N_WORDS
+from eldr.engine.balance.choose_host import Layer, columns_of
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
 _FAR = tl.constexpr(1 << 30)
-_N_WORDS, _FAILED, _BROKEN = (
-    tl.constexpr(N_WORDS),
-    tl.constexpr(Tails.N + FAILED),
-    tl.constexpr(Tails.N + BROKEN),
-)
+_N_WORDS, _BROKEN = tl.constexpr(N_WORDS), tl.constexpr(N_TAIL + BROKEN)
 _FULLEST, _ALL = tl.constexpr(FULLEST), tl.constexpr(ALL)
 _FULLEST_VLLM, _ALL_VLLM = tl.constexpr(FULLEST_VLLM), tl.constexpr(ALL_VLLM)
 _PADDED_WORDS = tl.constexpr(triton.next_power_of_2(N_WORDS))
@@ -42,7 +38,6 @@ def _decide(
     places,
     figures,
     trouble,
-    off,
     row,
     columns,
     n_experts,
@@ -68,8 +63,6 @@ def _decide(
     differ = tl.sum((ranks * squares != sums * sums).to(tl.int32), axis=0) > 0
     if differ | (tl.load(tail + _BROKEN) > 0):
         tl.store(trouble, 1)
-    stays = (tl.load(off) > 0) | (tl.load(tail + _FAILED) > 0)
-    tl.store(off, stays.to(tl.int32))
 
     # what vLLM's choice would load
     slot = tl.arange(0, padded_per_rank)
@@ -79,8 +72,8 @@ def _decide(
         loaded = tl.sum((flags > 0).to(tl.int32), axis=0)
         fullest = tl.maximum(fullest, loaded)
         every += loaded
-    tl.store(figures + _FULLEST_VLLM, tl.where(stays, 0, fullest))
-    tl.store(figures + _ALL_VLLM, tl.where(stays, 0, every))
+    tl.store(figures + _FULLEST_VLLM, fullest)
+    tl.store(figures + _ALL_VLLM, every)
 
     used = inside & (expert < 0)
     held = tl.zeros((padded_experts,), tl.int64)  # ranks that hold each expert, as bits
@@ -155,12 +148,12 @@ def _decide(
         physical = tl.load(ids + column, mask=inside & (column < replicas), other=-1).to(tl.int64)
         here = (physical >= 0) & (physical < total) & (physical // per_rank == rank_of)
         lowest = tl.where(here & (physical < lowest), physical, lowest)
-    tl.store(figures + _FULLEST, tl.where(stays, 0, tl.max(load, axis=0)))
-    tl.store(figures + _ALL, tl.where(stays, 0, tl.sum(load, axis=0)))
+    tl.store(figures + _FULLEST, tl.max(load, axis=0))
+    tl.store(figures + _ALL, tl.sum(load, axis=0))
     for column in range(most):
         physical = tl.load(ids + column, mask=inside & (column < replicas), other=-1).to(tl.int64)
         known = (physical >= 0) & (physical < total)
-        tl.store(places + physical, tl.where(stays, physical, lowest).to(tl.int32), mask=known)
+        tl.store(places + physical, lowest.to(tl.int32), mask=known)
 
 
 @triton.jit(do_not_specialize=["n_ids"])  # see kernels_triton
@@ -173,7 +166,7 @@ def _remap(ids, places, found, n_ids):
 
 
 def decide(said: torch.Tensor, layer: Layer) -> None:
-    """Do what :func:`eldr.engine.balance.choose_torch.decide` does, without its limit on relief paths, for up to ``MOST_RANKS`` ranks."""
+    """Do what :func:`eldr.engine.balance.choose_host.decide` does, without its limit on relief paths, for up to ``MOST_RANKS`` ranks."""
     experts = len(layer.table)
     padded = {
         "padded_experts": experts,
@@ -182,14 +175,14 @@ def decide(said: torch.Tensor, layer: Layer) -> None:
     }
     sizes = {name: triton.next_power_of_2(n) for name, n in padded.items()}
     warps = 1 if sizes["padded_experts"] <= _WIDE else 4
-    tensors = said, layer.table, layer.count, layer.places, layer.figures, layer.trouble, layer.off
+    tensors = said, layer.table, layer.count, layer.places, layer.figures, layer.trouble
     row, columns = layer.table.stride(0), columns_of(layer.table, layer.total)
     numbers = row, columns, experts, layer.experts_per_rank, layer.ranks
     _decide[(1,)](*tensors, *numbers, **sizes, num_warps=warps)
 
 
 def remap(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Do what :func:`eldr.engine.balance.choose_torch.remap` does; ids must lie in a row."""
+    """Do what :func:`eldr.engine.balance.choose_host.remap` does; ids must lie in a row."""
     found = torch.empty_like(ids)
     _remap[(triton.cdiv(ids.numel(), _IDS.value),)](ids, places, found, ids.numel())
     return found

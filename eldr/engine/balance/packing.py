@@ -13,10 +13,6 @@ Weights = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 
-class PlacementError(ValueError):
-    """What cannot be placed; the message names field, value and remedy."""
-
-
 def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
     """Return how often each expert is active in a step, as far as sums of tokens tell: ``1 - exp(-tokens per step)``.
 
@@ -29,17 +25,8 @@ def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
     -------
     ndarray of float64, shape (E,)
         That of a Poisson number of tokens per step with this mean.
-
-    Raises
-    ------
-    PlacementError
-        If a sum is negative or not finite, or there is no step.
     """
-    sums = np.asarray(tokens, dtype=np.float64)
-    if steps < 1:
-        raise PlacementError(f"steps: {steps}; sums of tokens need the number of steps, at least 1")
-    _check_weights("tokens", sums)
-    weights: Weights = -np.expm1(-sums / steps)
+    weights: Weights = -np.expm1(-np.asarray(tokens, dtype=np.float64) / steps)
     return weights
 
 
@@ -58,11 +45,6 @@ def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
     ndarray of int64, shape (P,)
         The expert in each physical slot, rank after rank.
 
-    Raises
-    ------
-    PlacementError
-        If the weights are negative or not finite, or the slots are too few or uneven.
-
     Notes
     -----
     Homes are as many on every rank, and balanced by weight: a placement without replicas. Replicas only add to it, so that
@@ -70,7 +52,7 @@ def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
     full rank finds relief on each of the others; of these to one with most free slots, then the lightest by
     its homes. Each expert gets a second replica before one gets a third. What is left, where every rank holds every expert, repeats a rank's first.
     """
-    weight = checked(weights, n_physical, ranks)
+    weight = np.asarray(weights, dtype=np.float64)
     experts, slots = len(weight), n_physical // ranks
     on: list[list[int]] = [[] for _ in range(ranks)]
     load = fill(on, np.arange(experts), weight, -(-experts // ranks))
@@ -114,24 +96,3 @@ def fill(on: list[list[int]], experts: Ids, shares: Weights, slots: int) -> list
         on[rank].append(e)
         load[rank] += float(shares[i])
     return load
-
-
-def checked(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Weights:
-    """Return weights as an array; raises as :func:`spread` does."""
-    weight = np.asarray(weights, dtype=np.float64)
-    _check_weights("weights", weight)
-    if ranks < 1 or n_physical < len(weight) or n_physical % ranks:
-        raise PlacementError(
-            f"n_physical: {n_physical} slots for {len(weight)} experts on {ranks} ranks; choose a multiple of the ranks, "
-            f"{len(weight)} or more"
-        )
-    return weight
-
-
-def _check_weights(name: str, values: Weights) -> None:
-    if values.ndim != 1 or not values.size:
-        raise PlacementError(f"{name}: shape {values.shape}; expected one per expert")
-    if not (np.isfinite(values).all() and values.min() >= 0):
-        raise PlacementError(
-            f"{name}: hold NaN, infinity or negatives; expected sums of tokens, zero or more"
-        )

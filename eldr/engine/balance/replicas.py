@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from eldr.contract import CONNECTOR, ENV_BALANCE
 from eldr.engine import refusal
 from eldr.engine.balance import placement
+from eldr.engine.balance.choice import alone
 from eldr.engine.capture.routing import moe_modules
 from eldr.engine.errors import UnsupportedEngineError
 
@@ -99,32 +99,8 @@ def claim() -> None:
     RoutedExperts.register_oot(name=NAME)(BalancedExperts)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLayer:
-    """A layer whose replicas can be chosen.
-
-    Attributes
-    ----------
-    maps : EplbLayerState
-    """
-
-    name: str
-    maps: Any
-    experts: BalancedExperts
-
-    @property
-    def experts_per_rank(self) -> int:
-        """Physical experts of each rank."""
-        return int(self.experts.local_num_experts)
-
-    @property
-    def n_physical(self) -> int:
-        """Physical experts of all ranks."""
-        return int(self.maps.expert_load_view.shape[0])
-
-
-def layers(config: Any) -> list[ReplicaLayer]:
-    """Return an engine's layers, by number.
+def layers(config: Any) -> list[MoERunner]:
+    """Return an engine's mixture-of-experts layers, by number, each with :class:`BalancedExperts`.
 
     Parameters
     ----------
@@ -139,13 +115,10 @@ def layers(config: Any) -> list[ReplicaLayer]:
         modules = sorted(moe_modules(config), key=lambda module: module.layer_id)
     except ValueError as error:
         raise UnsupportedEngineError(f"{ENV_BALANCE}: {error}") from error
-    found = []
     for module in modules:
         if why := _hidden(module):
             raise UnsupportedEngineError(f"{ENV_BALANCE}: layer {module.layer_id}: {why}; unset it")
-        layer = ReplicaLayer(module.layer_name, module.router.eplb_state, module.routed_experts)
-        found.append(layer)
-    return found
+    return modules
 
 
 def _hidden(module: Any) -> str:
@@ -173,6 +146,7 @@ def after_moves(read: Callable[[], None]) -> None:
     @functools.wraps(step)
     def stepped(self: EplbState, *args: Any, **kwargs: Any) -> None:
         step(self, *args, **kwargs)
-        read()
+        with refusal.told(), alone("the maps of experts cannot be read"):
+            read()
 
     EplbState.step = stepped

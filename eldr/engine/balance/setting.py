@@ -12,10 +12,9 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from eldr.contract import BALANCE_ACTIVATIONS, BALANCE_TOKENS, ENV_BALANCE, ENV_BALANCE_CHECK
+from eldr.contract import BALANCE_ACTIVATIONS, BALANCE_TOKENS, ENV_BALANCE
 from eldr.engine.errors import UnsupportedEngineError
 
 TOKENS_PER_EXPERT = 100
@@ -26,7 +25,7 @@ loads one, in practice about 100.
 """
 
 MOST_RANKS = 32
-"""What the kernel of GPUs takes: a set of ranks is one integer there. The form in torch would be tens of thousands of small ones, in each layer of each step."""
+"""What the kernel of GPUs takes: a set of ranks is one integer there."""
 
 BACKENDS = (
     "allgather_reducescatter",
@@ -43,50 +42,30 @@ BACKENDS = (
 """Values of ``--all2all-backend`` that send tokens where their physical expert ids say."""
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceSetting:
-    """What the environment asks for.
-
-    Attributes
-    ----------
-    activations : bool
-        Replicas are chosen by activated experts; else by vLLM.
-    checked : bool
-        Every choice is compared over the ranks, at the price of another collective per layer.
-    """
-
-    activations: bool = False
-    checked: bool = False
-
-
-VLLM_CHOOSES = BalanceSetting()
-
-
-def read(environ: Mapping[str, str]) -> BalanceSetting:
-    """Return the setting of an environment; ValueError if a variable has a value that means nothing."""
+def read(environ: Mapping[str, str]) -> bool:
+    """Tell whether an environment has replicas chosen by activated experts; ValueError if its value means nothing."""
     balance = environ.get(ENV_BALANCE, BALANCE_TOKENS)
     if balance not in (BALANCE_TOKENS, BALANCE_ACTIVATIONS):
         raise UnsupportedEngineError(
             f"{ENV_BALANCE}: expected {BALANCE_TOKENS} (vLLM's choice of replicas) or {BALANCE_ACTIVATIONS}, got {balance!r}"
         )
-    check = environ.get(ENV_BALANCE_CHECK, "0")
-    if check not in ("0", "1"):
-        raise UnsupportedEngineError(f"{ENV_BALANCE_CHECK}: expected 0 or 1, got {check!r}")
-    return BalanceSetting(activations=balance == BALANCE_ACTIVATIONS, checked=check == "1")
+    return balance == BALANCE_ACTIVATIONS
 
 
-def problems(config: Any, *, prefill: bool) -> list[str]:
+def problems(config: Any, *, prompts: bool) -> list[str]:
     """Return why an engine cannot balance activations, or would gain nothing by it; empty if nothing speaks against it.
 
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    prefill : bool
-        Whether the engine produces KV.
+    prompts : bool
+        Whether the engine counts prompts.
     """
     parallel, found = config.parallel_config, []
-    if prefill:
-        found.append("kv_role=kv_producer: prefill steps are bound by computing, where vLLM's choice stays")
+    if prompts:
+        found.append(
+            "kv_role=kv_producer: it was tried on decode engines only, and steps that prefill are bound by computing"
+        )
     if not (parallel.enable_eplb and parallel.eplb_config.num_redundant_experts):
         found.append(
             "experts have no replicas to choose among, and nothing else is gained: it needs --enable-eplb and, in --eplb-config, "

@@ -16,18 +16,18 @@ from vllm.distributed.parallel_state import get_ep_group
 from vllm.logger import init_logger
 
 import eldr
-from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
+from eldr.contract import ENV_BALANCE
 from eldr.engine.balance import replicas
 from eldr.engine.balance.agreement import gather
-from eldr.engine.balance.choice import Balance, Group, Rules, form_for
-from eldr.engine.balance.setting import MOST_RANKS, BalanceSetting
-from eldr.engine.errors import RankAloneError, RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.balance.choice import Balance, Group, Rules, alone, form_for
+from eldr.engine.balance.setting import MOST_RANKS
+from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
 logger = init_logger("vllm.eldr")
 
 
-def start(config: Any, setting: BalanceSetting) -> Balance | None:
-    """Compare the ranks, and balance activations if the setting says so; None if it does not.
+def start(config: Any, *, activations: bool) -> Balance | None:
+    """Compare the ranks, and balance activations if they are to be; None if not.
 
     Parameters
     ----------
@@ -45,44 +45,39 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
     if not config.parallel_config.enable_eplb:
         return None
     found, why = [], ""
-    if setting.activations:
+    if activations:
         try:
             found = _layers(config)
         except UnsupportedEngineError as error:
             why = str(error)  # said to the other ranks first: none may be left waiting
         except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to be told
             why = f"{ENV_BALANCE}: the layers cannot be read: {error!r}; unset it"
-    group, identity = get_ep_group(), _identity(config, setting)
+    group, identity = get_ep_group(), _identity(config, activations=activations)
     compare(gather(identity | {"layers": str(len(found)), "refused": why}, group))
     if why:
         raise UnsupportedEngineError(why)
     if not found:
         return None
     same = repr(sorted(identity.items()))
-    shape = Group(group.world_size, found[0].experts_per_rank, group.all_reduce)
+    maps = [(layer.layer_name, layer.router.eplb_state) for layer in found]
+    shape = Group(group.world_size, found[0].routed_experts.local_num_experts, group.all_reduce)
     rules = Rules(
-        form_for(found[0].maps.logical_replica_count.device),
+        form_for(maps[0][1].logical_replica_count.device),
         config.model_config.get_num_experts_per_tok(),
         same,
-        checked=setting.checked,
     )
-    try:
-        balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
+    with alone("replicas cannot be chosen"):  # the others are in a collective by now
+        balance = Balance(maps, shape, rules)
         balance.try_out()
-    except (RanksDisagreeError, RankAloneError):
-        raise
-    except Exception as error:  # the others are in a collective by now
-        raise RankAloneError(f"{ENV_BALANCE}: replicas cannot be chosen: {error!r}") from error
     replicas.after_moves(balance.follow)
     for number, layer in enumerate(found):
-        layer.experts.exchange = partial(balance.exchange, number)
+        layer.routed_experts.exchange = partial(balance.exchange, number)
     logger.info(
-        "ELDR: balancing activated experts of %d layers over %d ranks, %d logical and %d physical experts, %.0f us a decision",
+        "ELDR: balancing activated experts of %d layers over %d ranks, %d logical and %d physical experts",
         len(found),
         shape.ranks,
         len(balance.layers[0].count),
         shape.experts,
-        balance.decision_seconds * 1e6,
     )
     return balance
 
@@ -98,24 +93,19 @@ def compare(said: list[dict[str, str]]) -> None:
     Raises
     ------
     RanksDisagreeError
-        With the names, and what each rank has.
+        With the first of the names, and what each rank has.
     """
-    different = {
-        name: [one.get(name, "") for one in said]
-        for name in sorted({name for one in said for name in one})
-        if len({one.get(name, "") for one in said}) > 1
-    }
-    if different:
-        named = "; ".join(
-            f"{name}: " + ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
-            for name, values in different.items()
-        )
-        raise RanksDisagreeError(
-            f"ELDR: the ranks of this expert-parallel engine differ: {named}. Start all of them with the same image and environment"
-        )
+    for name in sorted(set().union(*said)):
+        values = [one.get(name, "") for one in said]
+        if len(set(values)) > 1:
+            raise RanksDisagreeError(
+                f"ELDR: the ranks of this expert-parallel engine differ: {name}: "
+                + ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
+                + ". Start all of them with the same image and environment"
+            )
 
 
-def _layers(config: Any) -> list[replicas.ReplicaLayer]:
+def _layers(config: Any) -> list[Any]:
     found = replicas.layers(config)
     ranks = get_ep_group().world_size
     if ranks > MOST_RANKS:
@@ -123,19 +113,19 @@ def _layers(config: Any) -> list[replicas.ReplicaLayer]:
             f"{ENV_BALANCE}: {ranks} ranks: replicas are chosen for up to {MOST_RANKS}; unset it"
         )
     for layer in found:
-        if layer.experts_per_rank * ranks != layer.n_physical:
+        own, all_of_it = layer.routed_experts.local_num_experts, len(layer.router.eplb_state.expert_load_view)
+        if own * ranks != all_of_it:
             raise UnsupportedEngineError(
-                f"{ENV_BALANCE}: {layer.name}: {layer.n_physical} physical experts, but {ranks} ranks of {layer.experts_per_rank}; unset it"
+                f"{ENV_BALANCE}: {layer.layer_name}: {all_of_it} physical experts, but {ranks} ranks of {own}; unset it"
             )
     return found
 
 
-def _identity(config: Any, setting: BalanceSetting) -> dict[str, str]:
+def _identity(config: Any, *, activations: bool) -> dict[str, str]:
     return {
         "eldr": eldr.__version__,
         "vllm": vllm.__version__,
         "torch": torch.__version__,
-        ENV_BALANCE: str(setting.activations),
-        ENV_BALANCE_CHECK: str(setting.checked),
+        ENV_BALANCE: str(activations),
         "experts": str(config.model_config.get_num_experts()),
     }

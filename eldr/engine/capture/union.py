@@ -9,6 +9,9 @@ import torch
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.counting import Counting
 
+MIXED = 1 << 20
+"""What a rank adds to its requests in a step that computes prompts: the step is no decode step of any rank then."""
+
 
 class GroupUnion:
     """A step over ranks that have different tokens, from one sum when the last layer has routed.

@@ -66,7 +66,9 @@ class RingWriter:
         stride = -(-(slot_bytes + _SLOT.size) // 8) * 8
         self._path = path
         _sweep(path.parent)
-        self._fd, beside = _create(path)  # locked while the writer lives
+        beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # not swept, until it is locked
+        self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # while the writer lives
         try:
             # reserved, not sparse: a full /dev/shm must fail here, not kill the engine by a signal later
             os.posix_fallocate(self._fd, 0, _START + slots * stride)
@@ -157,25 +159,6 @@ def _store(memory: mmap.mmap, offset: int, value: int) -> None:
 
 def _checksum(number: int, record: bytes) -> int:
     return zlib.crc32(record, number & 0xFFFFFFFF)
-
-
-def _create(path: Path) -> tuple[int, Path]:
-    """Create a locked file beside a path; return its descriptor and name."""
-    while True:
-        beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-        fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        if _lock(fd) and os.fstat(fd).st_nlink:
-            return fd, beside
-        os.close(fd)  # another engine that starts swept it before it was locked
-
-
-def _lock(fd: int) -> bool:
-    """Lock a file; False if another one has."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _sweep(folder: Path) -> None:

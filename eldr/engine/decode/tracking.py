@@ -48,11 +48,14 @@ class Ended:
         Its row, which a later report brings; None if there is nothing to bring.
     complete : bool
         False if no row was free for it.
+    prompt : dict or None
+        The counts of its prompt as readers get them; they can come later than the end.
     """
 
     tokens: int
     row: int | None
     complete: bool
+    prompt: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -175,7 +178,7 @@ class Tracker:
         self._tracks.clear()
         self._release, self._unmap = [], []
 
-    def end(self, request: str) -> Ended | None:
+    def end(self, request: str, prompt: dict[str, Any] | None = None) -> Ended | None:
         """Stop following a request; None if it never ran.
 
         Its row is read out by the next step's plan, before anybody else can get it.
@@ -187,4 +190,4 @@ class Tracker:
             self._release.append((request, track.row, track.prompt + track.fed - 1))
             self._unmap += track.blocks
             self._free.append(track.row)
-        return Ended(track.fed, track.row, not track.homeless)
+        return Ended(track.fed, track.row, not track.homeless, prompt)

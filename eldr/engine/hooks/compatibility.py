@@ -7,7 +7,6 @@ from typing import Any
 
 from eldr.contract import SPECULATION, SPECULATION_WITHOUT_KV
 from eldr.engine.balance import setting
-from eldr.engine.balance.setting import VLLM_CHOOSES, BalanceSetting
 from eldr.engine.errors import UnsupportedEngineError
 
 MAX_BLOCK_SIZE = 2**15 - 1
@@ -18,8 +17,8 @@ def problems(
     config: Any,
     block_size: int,
     *,
-    prefill: bool,
-    balance: BalanceSetting = VLLM_CHOOSES,
+    prompts: bool,
+    balance: bool = False,
     drafts_first: bool = True,
 ) -> list[str]:
     """Return what is wrong with an engine's configuration, empty if nothing is.
@@ -29,9 +28,9 @@ def problems(
     config : vllm.config.VllmConfig
     block_size : int
         Tokens per KV block of the full-attention group.
-    prefill : bool
-        Whether the engine produces KV.
-    balance : BalanceSetting
+    prompts : bool
+        Whether the engine counts prompts.
+    balance : bool
         Whether the engine is to balance activated experts.
     drafts_first : bool
         Whether model runner V2 drafts before it tells where the tokens of a full-graph step lie, as it does up to vLLM 0.32.
@@ -51,10 +50,10 @@ def problems(
             found.append(f"{field}={size}: no rank sees every layer of every token; set it to 1")
     if (size := parallel.data_parallel_size) > 1:
         found += [f"data_parallel_size={size}: {why}" for why in _spread(parallel)]
-        if prefill and parallel.tensor_parallel_size > 1:
+        if prompts and parallel.tensor_parallel_size > 1:
             found.append(
-                f"tensor_parallel_size={parallel.tensor_parallel_size} beside it: each rank of a prefill engine would see a part "
-                "of every prompt; use one of the two"
+                f"tensor_parallel_size={parallel.tensor_parallel_size} beside it: each rank of an engine with kv_producer would "
+                "see a part of every prompt; use one of the two"
             )
     if parallel.use_ubatching:
         found.append(
@@ -64,13 +63,13 @@ def problems(
     if config.device_config.device_type == "cpu" and config.compilation_config.mode:
         found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
     found += _drafts(config, drafts_first=drafts_first)
-    if prefill and block_size > MAX_BLOCK_SIZE:
+    if prompts and block_size > MAX_BLOCK_SIZE:
         found.append(
             f"block_size={block_size}: the table counts {MAX_BLOCK_SIZE} tokens of a block at most; lower --block-size (a "
             "hybrid model's full-attention blocks can be a multiple of it)"
         )
-    if balance.activations:
-        found += setting.problems(config, prefill=prefill)
+    if balance:
+        found += setting.problems(config, prompts=prompts)
     return found
 
 

@@ -2,8 +2,8 @@
 
 On decode engines it also keeps the real one from pulling KV that is no longer there, see :mod:`eldr.engine.decode.deadline`.
 
-``kv_role`` says what it does: ``kv_producer`` on prefill engines, ``kv_consumer`` on decode engines. Each role has a
-half in the scheduler's process and one in the workers'.
+``kv_role`` says what it counts: ``kv_producer`` on engines that compute prompts, for others or for themselves; ``kv_consumer`` on
+decode engines. There is a half in the scheduler's process and one in the workers'.
 
 References
 ----------
@@ -26,17 +26,15 @@ from eldr.engine.balance.choice import Balance
 from eldr.engine.capture.cache import full_attention_group
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullWatch, offered, withdraw
-from eldr.engine.decode.orders import DecodeOrders
-from eldr.engine.decode.scheduler import DecodeScheduler, kept_records
 from eldr.engine.decode.windows import Windows
-from eldr.engine.decode.worker import UNREPORTED, DecodeWorker, agree
-from eldr.engine.errors import UnsupportedEngineError
+from eldr.engine.errors import RankAloneError, UnsupportedEngineError
 from eldr.engine.hooks import compatibility
 from eldr.engine.messages import StepReport
-from eldr.engine.prefill.orders import PrefillOrders
-from eldr.engine.prefill.scheduler import PrefillScheduler, unavailable
-from eldr.engine.prefill.worker import PrefillWorker
-from eldr.engine.steps import drop_malformed, transfer_of
+from eldr.engine.orders import Orders
+from eldr.engine.prefill.prompts import unavailable
+from eldr.engine.scheduler import Scheduler, kept_records
+from eldr.engine.steps import drop_malformed, is_pulled
+from eldr.engine.worker import Worker, agree
 
 _ASK_AGAIN = None
 """With the next step: a transport that stands before us in the list may have just said that it pulls."""
@@ -46,7 +44,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     """vLLM's hooks, handed to the half that this process runs.
 
     An exception in a hook ends counting, and vLLM gets the answer of a connector that has nothing to do. Only a configuration
-    that is refused, and ranks that compute different things, end the engine.
+    that is refused, and ranks that compute different things, or can no longer tell, end the engine.
 
     Parameters
     ----------
@@ -64,46 +62,47 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         with refusal.of_missing_fields():
-            self._prefill = self._is_prefill()
+            self._prompts = self._counts_prompts()
             self._group = full_attention_group(kv_cache_config)
-            self._setting = setting.read(os.environ)
+            self._balances = setting.read(os.environ)
             records = kept_records(self._kv_transfer_config.kv_connector_extra_config)
             problems = compatibility.problems(
                 vllm_config,
                 self._group.block_size,
-                prefill=self._prefill,
-                balance=self._setting,
+                prompts=self._prompts,
+                balance=self._balances,
                 drafts_first=vllm_config.speculative_config is not None and needs.drafts_first(),
             )
             compatibility.refuse(problems)
-        self._counting = Counting("signatures" if self._prefill else "activations")
+        self._counting = Counting("counts of experts")
         self._late = metrics.EngineStats()
         # a pull that is late is not used, whatever its count does, and whether or not anything is counted
         self._watch = PullWatch(self._counting.guarded(self._late.add_late_pull))
         self._reports_late = False
         self._balance: Balance | None = None
-        self._worker: PrefillWorker | DecodeWorker | None = None
-        self._scheduler: PrefillScheduler | DecodeScheduler | None = None
+        self._worker: Worker | None = None
+        self._scheduler: Scheduler | None = None
         self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
         if role == KVConnectorRole.SCHEDULER:
             with self._counting:
-                self._scheduler = self._half(records)
+                hash_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1]
+                self._scheduler = Scheduler(
+                    vllm_config,
+                    self._group,
+                    Windows(kv_cache_config),
+                    records,
+                    hash_size=hash_size if self._prompts else None,
+                    counting=self._counting,
+                )
 
-    def _is_prefill(self) -> bool:
+    def _counts_prompts(self) -> bool:
         kv_role = self._kv_transfer_config.kv_role
         if kv_role not in ("kv_producer", "kv_consumer"):
             raise UnsupportedEngineError(
-                f"kv_role of EldrConnector: expected kv_producer on prefill engines or kv_consumer on decode engines, "
-                f"got {kv_role!r}"
+                "kv_role of EldrConnector: expected kv_producer on prefill engines and on engines that do both, or kv_consumer on "
+                f"decode engines, got {kv_role!r}"
             )
         return bool(kv_role == "kv_producer")
-
-    def _half(self, records: int) -> PrefillScheduler | DecodeScheduler:
-        config, caches = self._vllm_config, self._kv_cache_config
-        if self._prefill:
-            hash_size = resolve_kv_cache_block_sizes(caches, config)[1]
-            return PrefillScheduler(config, self._group, hash_size, self._counting)
-        return DecodeScheduler(config, self._group, Windows(caches), records, self._counting)
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
@@ -121,28 +120,27 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         """Make the tables; called once, after the weights are loaded and before graphs are captured."""
         del kv_caches
         with refusal.of_missing_fields():
-            self._balance = start.start(self._vllm_config, self._setting)
-        config, group, blocks = self._vllm_config, self._group, self._kv_cache_config.num_blocks
+            self._balance = start.start(self._vllm_config, activations=self._balances)
         with self._counting:
-            reports = bool(get_tp_group().is_first_rank)
-            self._reports_late = reports and not self._prefill  # the ranks see the same pulls
-            if self._prefill:
-                self._worker = PrefillWorker(config, group, blocks, reports=reports, counting=self._counting)
-            else:
-                self._worker = DecodeWorker(
-                    config, group, blocks, reports=reports, balance=self._balance, counting=self._counting
-                )
-        if not self._prefill:
-            agree(config, self._counting, self._worker if isinstance(self._worker, DecodeWorker) else None)
-        if self._balance is not None and self._worker is None:
-            self._balance.stop(UNREPORTED)
+            self._reports_late = reports = bool(get_tp_group().is_first_rank)  # the ranks see the same pulls
+            self._worker = Worker(
+                self._vllm_config,
+                self._group,
+                self._kv_cache_config.num_blocks,
+                prompts=self._prompts,
+                reports=reports,
+                balance=self._balance,
+                counting=self._counting,
+            )
+        agree(self._vllm_config, self._counting, self._worker)
+        if self._worker is None:
+            self._end_unreported()
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
         super().bind_connector_metadata(connector_metadata)
         with self._counting:
-            if not self._prefill:
-                self._watch.begin(connector_metadata.pulls)
+            self._watch.begin(connector_metadata.pulls)
         with self._counting:
             if self._worker is not None:
                 self._worker.begin(connector_metadata)
@@ -177,10 +175,14 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._worker is not None:
                 return self._reports.pop() if self._reports else self._worker.finish()
-        with self._counting:
-            if self._balance is not None:
-                self._balance.stop(UNREPORTED)
+        self._end_unreported()
         return StepReport({}, counting=self._counting) if self._counting.stopped else None
+
+    def _end_unreported(self) -> None:
+        """End a process whose ranks choose replicas: nobody would be told that they disagree."""
+        if self._balance is not None:
+            with refusal.told():
+                raise RankAloneError(f"ELDR: what ranks chose cannot be reported: {self._counting.stopped}")
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""
@@ -196,8 +198,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         del num_computed_tokens
         there = offered(request)
         with self._counting:
-            if isinstance(self._scheduler, PrefillScheduler):
-                return 0, False
             if self._scheduler is not None and self._scheduler.watches:
                 return (_ASK_AGAIN if self._scheduler.pulls.refuse(request) else 0), False
         withdraw(request)  # its deadline is not known, so what is pulled may be another request's by now
@@ -207,7 +207,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         """Take that a request has its blocks."""
         del blocks, num_external_tokens
         with self._counting:
-            if isinstance(self._scheduler, DecodeScheduler):
+            if self._scheduler is not None:
                 self._scheduler.allocated(request)
 
     def on_new_request(self, request: Any) -> None:
@@ -225,12 +225,12 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._scheduler is not None:
                 return self._scheduler.orders(scheduler_output)
-        return PrefillOrders() if self._prefill else DecodeOrders()
+        return Orders()
 
     def update_connector_output(self, connector_output: Any) -> None:
         """Take a step's report from the worker."""
         with self._counting:
-            if isinstance(self._scheduler, DecodeScheduler):
+            if self._scheduler is not None:
                 self._scheduler.pulls.arrived(connector_output.finished_recving)
         with self._counting, refusal.told():
             if self._scheduler is not None:
@@ -242,7 +242,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._scheduler is not None:
                 return False, self._scheduler.end(request)
-        if self._prefill and transfer_of(request).get("do_remote_decode"):
+        if self._prompts and is_pulled(request):
             return False, {ELDR_KEY: unavailable(self._counting.stopped)}
         return False, None
 
@@ -253,7 +253,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool | None:
         """Forget what running requests have counted: their KV is gone, as with sleep, so that their tokens are computed again."""
         with self._counting:
-            if isinstance(self._scheduler, DecodeScheduler):
+            if self._scheduler is not None:
                 self._scheduler.reset()
         return True
 

@@ -62,10 +62,17 @@ def _rings(config: Any) -> list[RingReader] | None:
 
 
 def _bound(config: Any, args: Any) -> Bound | None:
-    """Return what an engine holds to over all of its API servers: what it can run; one that only prefills lets requests queue."""
+    """Return what an engine holds to over all of its API servers: what it can run.
+
+    One that produces KV and has a transport prefills for others, and lets requests queue.
+    """
     try:
         transfer = config.kv_transfer_config
-        prefills = transfer is not None and transfer.kv_role == "kv_producer"
+        prefills = (
+            transfer is not None
+            and transfer.kv_role == "kv_producer"
+            and transfer.kv_connector != contract.CONNECTOR
+        )
         several = (args.api_server_count or 1) > 1
         # a folder that the API servers of one engine share, and no others
         path = (
@@ -100,7 +107,9 @@ def activations(
     """Serve records; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
     rings: list[RingReader] | None = getattr(request.app.state, _STATE, None)
     if rings is None:
-        message = "this engine keeps no activations: it is no decode engine with ELDR's connector, or its log says why it has none"
+        message = (
+            "this engine keeps no activations: it has no EldrConnector, or its log says why it keeps none"
+        )
         error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
         return JSONResponse({"error": error}, 404)
     return JSONResponse(page(rings, after=after, limit=limit, prefix=prefix, boot=boot, rate=rate))

@@ -27,7 +27,7 @@ def register() -> None:
         If vLLM lacks what we hook into.
     """
     with refusal.told():
-        if setting.read(os.environ).activations:  # an engine that has no use for us may lack anything
+        if setting.read(os.environ):  # an engine that has no use for us may lack anything
             _connector()
             from eldr.engine.balance import replicas
 

@@ -175,7 +175,7 @@ class Bench:
         ours = balance(self.device, choice.in_triton())
         there = vllms.to(self.device)
         found = ours.exchange(0, there, 64)
-        right = balance(self.torch.device("cpu"), choice.IN_TORCH).exchange(0, vllms, 64)
+        right = balance(self.torch.device("cpu"), choice.ON_HOST).exchange(0, vllms, 64)
         what = (
             f"{shape.name}: METRO's exchange of a layer, {ranks} ranks, {physical - shape.experts} replicas"
         )

@@ -11,9 +11,7 @@ References
 .. [1] METRO, arXiv 2512.09277.
 """
 
-from eldr.engine.balance.packing import PlacementError
 from tests.support.metro.choice import Choice, exact, greedy
-from tests.support.metro.many import exact_loads, greedy_loads
 from tests.support.metro.placement import Placement
 
-__all__ = ["Choice", "Placement", "PlacementError", "exact", "exact_loads", "greedy", "greedy_loads"]
+__all__ = ["Choice", "Placement", "exact", "greedy"]

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,9 +50,11 @@ def test_a_copy_over_another_version_leaves_nothing_of_it(tmp_path):
         (tmp_path / name / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.split('-')[0]}\n")
     (tmp_path / "eldr").mkdir()
     (tmp_path / "eldr" / "gone.py").write_text("")
+    (tmp_path / ".eldr-plugin").touch()
     result = CliRunner().invoke(main, ["engine-plugin", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".eldr-plugin",
         "eldr",
         f"eldr-{eldr.__version__}.dist-info",
         "other-1.0.dist-info",
@@ -108,36 +110,24 @@ def test_what_is_not_an_earlier_copy_stays(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("renames", range(5))
-def test_a_copy_goes_on_where_another_one_was_killed(tmp_path, monkeypatch, renames):
-    copy(tmp_path)
-    whole = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
-    left = tmp_path / ".eldr-plugin-x"
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "eldr.engine.install.tempfile.TemporaryDirectory", lambda **_: nullcontext(_made(left))
-        )
-        patched.setattr(Path, "rename", _killed_after(renames, Path.rename))
-        with suppress(KeyboardInterrupt):
-            copy(tmp_path)
-    copy(tmp_path)
-    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == whole
+@pytest.mark.parametrize("copied", ["engine", "METADATA"])
+def test_a_copy_goes_on_where_another_one_was_killed(tmp_path, monkeypatch, copied):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
 
-
-def _made(folder):
-    folder.mkdir()
-    return folder
-
-
-def _killed_after(count, rename):
-    done = iter(range(count))
-
-    def act(old, new):
-        if next(done, None) is None:
-            raise KeyboardInterrupt
-        return rename(old, new)
-
-    return act
+    copy(tmp_path / "whole")
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        if copied == "engine":
+            patched.setattr("eldr.engine.install.shutil.copytree", killed)
+        else:
+            patched.setattr(Path, "write_text", killed)
+        copy(tmp_path / "killed")
+    copy(tmp_path / "killed")
+    whole, again = (
+        sorted(path.relative_to(folder) for path in folder.rglob("*"))
+        for folder in (tmp_path / "whole", tmp_path / "killed")
+    )
+    assert whole == again
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
@@ -195,26 +185,26 @@ DP = {"data_parallel_size": 2, "enable_expert_parallel": True}
 
 def test_ranks_with_requests_of_their_own_behind_one_server_are_accepted():
     for prefill in (True, False):
-        assert compatibility.problems(engine(**DP), 128, prefill=prefill) == []
-    assert compatibility.problems(engine(**DP, tensor_parallel_size=2), 128, prefill=False) == []
+        assert compatibility.problems(engine(**DP), 128, prompts=prefill) == []
+    assert compatibility.problems(engine(**DP, tensor_parallel_size=2), 128, prompts=False) == []
 
 
 def test_a_plain_engine_is_accepted():
-    assert compatibility.problems(engine(), 128, prefill=True) == []
-    assert compatibility.problems(engine(), 256, prefill=True) == [], "Gemma 4's, with --block-size 128"
-    assert compatibility.problems(engine(device="cpu", mode=0), 512, prefill=False) == []
+    assert compatibility.problems(engine(), 128, prompts=True) == []
+    assert compatibility.problems(engine(), 256, prompts=True) == [], "Gemma 4's, with --block-size 128"
+    assert compatibility.problems(engine(device="cpu", mode=0), 512, prompts=False) == []
 
 
 def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
     config = engine(speculative_config=SimpleNamespace(method="eagle3"), v2=True, full_graphs=True)
     ngram = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True, full_graphs=True)
-    assert compatibility.problems(ngram, 16, prefill=False) == [], "it computes no slots"
+    assert compatibility.problems(ngram, 16, prompts=False) == [], "it computes no slots"
     for prefill in (True, False):
-        (found,) = compatibility.problems(config, 16, prefill=prefill)
+        (found,) = compatibility.problems(config, 16, prompts=prefill)
         assert found.startswith("speculative_config with model runner V2 and full graphs")
         assert "cudagraph_mode=PIECEWISE" in found
-        assert compatibility.problems(config, 16, prefill=prefill, drafts_first=False) == []
-    assert compatibility.problems(engine(v2=True, full_graphs=True), 16, prefill=True) == []
+        assert compatibility.problems(config, 16, prompts=prefill, drafts_first=False) == []
+    assert compatibility.problems(engine(v2=True, full_graphs=True), 16, prompts=True) == []
 
 
 @pytest.mark.parametrize("v2", [False, True])
@@ -222,14 +212,14 @@ def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
 def test_drafts_are_accepted_on_both_sides(method, v2):
     config = engine(speculative_config=SimpleNamespace(method=method), v2=v2)
     for prefill in (True, False):
-        assert compatibility.problems(config, 16, prefill=prefill) == []
+        assert compatibility.problems(config, 16, prompts=prefill) == []
 
 
 def test_a_field_that_vllm_renamed_is_noticed():
     config = engine()
     del config.parallel_config.data_parallel_size
     with pytest.raises(AttributeError, match="data_parallel_size"):
-        compatibility.problems(config, 128, prefill=True)
+        compatibility.problems(config, 128, prompts=True)
 
 
 @pytest.mark.parametrize(
@@ -262,5 +252,5 @@ def test_a_field_that_vllm_renamed_is_noticed():
 )
 def test_what_would_count_wrongly_is_refused_by_name_and_with_a_remedy(changes, block, named):
     with pytest.raises(compatibility.UnsupportedEngineError, match="ELDR cannot count") as raised:
-        compatibility.refuse(compatibility.problems(engine(**changes), block, prefill=True))
+        compatibility.refuse(compatibility.problems(engine(**changes), block, prompts=True))
     assert named in str(raised.value)

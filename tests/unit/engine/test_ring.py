@@ -1,6 +1,5 @@
 """The ring between an engine's processes: bounded, checked, and clean after a killed writer."""
 
-import fcntl
 import json
 import multiprocessing
 import os
@@ -77,54 +76,6 @@ def test_the_ring_of_a_killed_writer_is_removed_by_the_next_one_that_of_a_living
     assert path_of("killed", tmp_path).exists()
     RingWriter(path_of("next", tmp_path), slots=4, slot_bytes=64).close()
     assert list(tmp_path.iterdir()) == [path_of("i", tmp_path)]
-
-
-def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(tmp_path, monkeypatch):
-    fallocate, writers = os.posix_fallocate, {}
-
-    def another_one_starts_meanwhile(*args):
-        monkeypatch.setattr("os.posix_fallocate", fallocate)
-        writers["other"] = RingWriter(path_of("other", tmp_path), slots=4, slot_bytes=64)
-        fallocate(*args)
-
-    monkeypatch.setattr("os.posix_fallocate", another_one_starts_meanwhile)
-    writers["one"] = RingWriter(path_of("one", tmp_path), slots=4, slot_bytes=64)
-    for name, writer in writers.items():
-        assert writer.write(b"record")
-        reader = RingReader(path_of(name, tmp_path))
-        assert reader.get(0) == b"record"
-        reader.close()
-        writer.close()
-    assert sorted(writers) == ["one", "other"]
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("locked", [False, True])
-def test_a_ring_that_is_swept_before_its_writer_has_locked_it_is_made_again(tmp_path, monkeypatch, locked):
-    create, swept = os.open, []
-
-    def swept_at_once(path, flags, *args):
-        fd = create(path, flags, *args)
-        if "steady" in str(path) and not swept:
-            other = create(path, os.O_RDWR)
-            swept.append(other)
-            fcntl.flock(other, fcntl.LOCK_EX)
-            path.unlink()
-            if not locked:
-                os.close(other)
-        return fd
-
-    monkeypatch.setattr("os.open", swept_at_once)
-    ring = RingWriter(path_of("steady", tmp_path), slots=4, slot_bytes=64)
-    assert ring.write(b"record")
-    reader = RingReader(path_of("steady", tmp_path))
-    assert reader.get(0) == b"record"
-    reader.close()
-    ring.close()
-    if locked:
-        os.close(swept[0])
-    assert len(swept) == 1
-    assert not list(tmp_path.iterdir())
 
 
 def _start(folder, name, barrier, go):

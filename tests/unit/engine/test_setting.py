@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from eldr.engine.balance import setting
-from eldr.engine.balance.setting import BalanceSetting, bound_by_compute
+from eldr.engine.balance.setting import bound_by_compute
 from eldr.engine.hooks import compatibility
 
 
@@ -26,10 +26,9 @@ def engine(*, lora=None, drafts=None, sleeps=False, **parallel):
 
 
 def test_it_is_off_unless_asked_for():
-    assert setting.read({}) == BalanceSetting(activations=False, checked=False)
-    assert setting.read({"ELDR_BALANCE": "Tokens"}) == BalanceSetting()
-    on = {"ELDR_BALANCE": "Activations", "ELDR_BALANCE_CHECK": "1"}
-    assert setting.read(on) == BalanceSetting(activations=True, checked=True)
+    assert not setting.read({})
+    assert not setting.read({"ELDR_BALANCE": "Tokens"})
+    assert setting.read({"ELDR_BALANCE": "Activations"})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,6 @@ def test_it_is_off_unless_asked_for():
             "ELDR_BALANCE: expected Tokens .* or Activations, got 'activations'",
         ),
         ({"ELDR_BALANCE": ""}, "ELDR_BALANCE: expected"),
-        ({"ELDR_BALANCE_CHECK": "yes"}, "ELDR_BALANCE_CHECK: expected 0 or 1, got 'yes'"),
     ],
 )
 def test_a_value_that_means_nothing_is_named(environ, named):
@@ -50,13 +48,13 @@ def test_a_value_that_means_nothing_is_named(environ, named):
 
 def test_a_decode_engine_whose_experts_have_replicas_is_accepted_on_every_backend_that_goes_by_ids():
     for backend in setting.BACKENDS:
-        assert setting.problems(engine(all2all_backend=backend), prefill=False) == []
+        assert setting.problems(engine(all2all_backend=backend), prompts=False) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "prefill", "named"),
+    ("changes", "prompts", "named"),
     [
-        ({}, True, "kv_role=kv_producer: prefill steps are bound by computing"),
+        ({}, True, "kv_role=kv_producer: it was tried on decode engines only"),
         (
             {"enable_eplb": False},
             False,
@@ -76,8 +74,8 @@ def test_a_decode_engine_whose_experts_have_replicas_is_accepted_on_every_backen
         ({"sleeps": True}, False, "enable_sleep_mode"),
     ],
 )
-def test_what_has_no_effect_or_cannot_be_trusted_is_refused_by_name(changes, prefill, named):
-    (found,) = setting.problems(engine(**changes), prefill=prefill)
+def test_what_has_no_effect_or_cannot_be_trusted_is_refused_by_name(changes, prompts, named):
+    (found,) = setting.problems(engine(**changes), prompts=prompts)
     assert found.startswith("ELDR_BALANCE=Activations: ")
     assert named in found
 
@@ -86,7 +84,7 @@ def test_a_field_that_vllm_renamed_is_noticed():
     config = engine()
     del config.parallel_config.enable_elastic_ep
     with pytest.raises(AttributeError, match="enable_elastic_ep"):
-        setting.problems(config, prefill=False)
+        setting.problems(config, prompts=False)
 
 
 def test_the_reasons_stand_among_those_of_the_counting():
@@ -96,10 +94,9 @@ def test_the_reasons_stand_among_those_of_the_counting():
     config.parallel_config.data_parallel_size = 1
     config.parallel_config.use_ubatching = False
     config.device_config = SimpleNamespace(device_type="cuda")
-    on = BalanceSetting(activations=True)
-    (found,) = compatibility.problems(config, 16, prefill=False, balance=on)
+    (found,) = compatibility.problems(config, 16, prompts=False, balance=True)
     assert "experts have no replicas" in found
-    assert compatibility.problems(config, 16, prefill=False) == []
+    assert compatibility.problems(config, 16, prompts=False) == []
 
 
 def test_compute_binds_from_a_hundred_tokens_per_expert_on():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.metro import Placement, PlacementError, exact, exact_loads, greedy, greedy_loads
+from tests.support.metro import Placement, exact, greedy
 from tests.unit.support.metro_cases import captured_cases, fits, random_case
 
 
@@ -118,25 +118,6 @@ def test_a_further_replica_never_hurts(problem, which):
     assert max(exact(active, wider).load) <= max(exact(active, placement).load)
 
 
-@pytest.mark.slow
-@given(problems())
-def test_maps_and_many_steps_say_the_same(problem):
-    active, placement = problem
-    again = Placement.from_maps(*placement.maps(), placement.per_rank, placement.ranks)
-    assert again.digest() == placement.digest()
-    steps = np.stack([active, ~active, np.ones_like(active)])
-    assert greedy_loads(steps, again).tolist() == [greedy(step, placement).load for step in steps]
-    assert exact_loads(steps, again).tolist() == [exact(step, placement).load for step in steps]
-
-
-def test_many_random_steps_have_the_loads_of_one_by_one():
-    rng = np.random.default_rng(0)
-    _, placement = random_case(4)
-    steps = rng.random((200, placement.n_experts)) < rng.random((200, 1))
-    assert greedy_loads(steps, placement).tolist() == [greedy(step, placement).load for step in steps]
-    assert exact_loads(steps, placement).tolist() == [exact(step, placement).load for step in steps]
-
-
 def test_greedy_takes_experts_with_few_holders_first_and_the_lowest_rank():
     placement = Placement([0, 1, 2, 0, 1, 3, 0, 4, 5], 6, 3)  # expert 0 everywhere, 1 on ranks 0 and 1
     choice = greedy(np.array([True, True, True, False, True, True]), placement)
@@ -152,16 +133,6 @@ def test_relief_moves_one_expert_per_edge():
     assert exact(active, placement).rank_of.tolist() == [1, 2, 0]
 
 
-def test_without_replicas_every_expert_is_computed_at_home():
-    placement = Placement(np.arange(8), 8, 4)
-    active = np.array([True, True, True, False, False, False, False, True])
-    for choose in (greedy, exact):
-        choice = choose(active, placement)
-        assert choice.load == [2, 1, 0, 1]
-        assert choice.rank_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert placement.physical_ids(choice.rank_of).tolist() == list(range(8))
-
-
 def test_one_rank_computes_everything():
     placement = Placement([0, 1, 0, 2], 3, 1)
     choice = exact(np.array([True, False, True]), placement)
@@ -174,72 +145,3 @@ def test_two_replicas_on_one_rank_are_one():
     assert placement.single.all()
     assert exact(np.array([True, True, True]), placement).load == [1, 2]
     assert placement.physical[0].tolist() == [0, -1]
-
-
-def test_no_active_expert_is_no_load():
-    _, placement = random_case(1)
-    for choose in (greedy, exact):
-        assert choose(np.zeros(placement.n_experts, dtype=bool), placement).load == [0] * placement.ranks
-
-
-def test_empty_slots_hold_nothing():
-    placement = Placement([0, -1, 1, 0], 2, 2)
-    assert exact(np.array([True, True]), placement).load == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([0, 1, 3, 0], 4, 2), "expert 2 is in no slot"),
-        (([0, 1, 2], 3, 2), "a multiple of the ranks"),
-        (([0, 1, 2, 4], 4, 2), "physical_to_logical: 4; experts are 0 to 3"),
-        (([0, 1, -2, 2], 3, 2), "physical_to_logical: -2"),
-        (([0, 1], 2, 0), "ranks: 0"),
-        (([0, 1], 0, 2), "n_experts: 0"),
-        (([], 2, 2), "expert 0 is in no slot"),
-        (([0.0, 1.0], 2, 2), "expected integers of 1 dimension"),
-        (([[0, 1], [1, 0]], 2, 2), "expected integers of 1 dimension"),
-    ],
-)
-def test_an_impossible_placement_is_refused(arguments, message):
-    slots, n_experts, ranks = arguments
-    with pytest.raises(PlacementError, match=message):
-        Placement(np.array(slots) if slots else np.array([], dtype=int), n_experts, ranks)
-
-
-@pytest.mark.parametrize(
-    ("table", "count", "message"),
-    [
-        ([[0, -1], [1, 2]], [1, 2, 1], "take both from one layer"),
-        ([[0, -1], [1, 2]], [1, 3], "replica_count: 3"),
-        ([[0, -1], [1, 2]], [2, 1], "logical_to_physical: -1"),
-        ([[0, -1], [1, 4]], [1, 2], "logical_to_physical: 4"),
-        ([[0, -1], [0, 2]], [1, 2], "slot 0 is named twice"),
-        ([[0, -1], [1, 2]], [1, 0], "expert 1 is in no slot"),
-    ],
-)
-def test_maps_that_disagree_are_refused(table, count, message):
-    with pytest.raises(PlacementError, match=message):
-        Placement.from_maps(np.array(table), np.array(count), 2, 2)
-
-
-def test_what_lies_behind_the_replicas_does_not_count():
-    table = np.array([[3, 7, 7], [2, 0, 9]])
-    placement = Placement.from_maps(table, np.array([1, 2]), 2, 2)
-    assert placement.physical_to_logical.tolist() == [1, -1, 1, 0]
-
-
-def test_digests_tell_placements_apart():
-    one, other = Placement([0, 1, 1, 0], 2, 2), Placement([0, 1, 0, 1], 2, 2)
-    assert one.digest() != other.digest()
-    assert Placement([0, 1, 1, 0], 2, 1).digest() != one.digest()
-
-
-def test_a_step_of_another_shape_is_refused():
-    _, placement = random_case(0)
-    with pytest.raises(ValueError, match="one per expert"):
-        exact(np.ones(3, dtype=bool), placement)
-    with pytest.raises(ValueError, match="expected bool"):
-        greedy(np.ones(placement.n_experts, dtype=int), placement)
-    with pytest.raises(ValueError, match="steps"):
-        exact_loads(np.ones(placement.n_experts, dtype=bool), placement)

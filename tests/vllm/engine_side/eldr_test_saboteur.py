@@ -1,7 +1,7 @@
 """Makes the last rank of an expert-parallel engine differ from the others.
 
 A file in the folder says what: ``version`` before the start, another version of ELDR; ``capture`` before the start, no room for
-what it would count with; ``fault``, from the next step on it fails in each layer; ``maps``, after the next step two experts have exchanged their places, in one layer's map, as if a rank
+what it would count with; ``fault``, from the next step on it cannot choose replicas; ``maps``, after the next step two experts have exchanged their places, in one layer's map, as if a rank
 had missed a rearrangement.
 """
 

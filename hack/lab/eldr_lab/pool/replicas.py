@@ -61,11 +61,6 @@ def place(
     -------
     tuple of Placement
         One per layer.
-
-    Raises
-    ------
-    tests.support.metro.PlacementError
-        If the experts do not fit.
     """
     n_experts = shares.shape[1]
     slots = -(-round(n_experts * ratio) // ranks) * ranks

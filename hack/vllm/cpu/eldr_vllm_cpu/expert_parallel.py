@@ -4,7 +4,8 @@
 allow_eplb          the configuration refuses ``--enable-eplb`` but on GPUs
 own_experts_only    the CPU kernel ignores which experts a rank holds, and reads beyond its weights (both ranks die of SIGSEGV)
 spread_replicas     without Triton, logical expert ids are not mapped to replicas at all; this is what the Triton kernel computes
-uneven_collectives  the CPU communicator cannot gather and scatter different numbers of rows, as ranks with data parallelism do
+uneven_collectives  the CPU communicator cannot gather and scatter different numbers of rows, as ranks with data parallelism do, nor
+                    gather integers on processors with AVX-512
 host_events         EPLB times its rearrangements with events of a device
 build_eplb          the CPU model runner makes no EPLB state; weights are moved between steps, by the communicator that works on CPUs
 ==================  =================================================================================================
@@ -154,6 +155,15 @@ def uneven_collectives() -> None:
         start = sum(rows[: self.rank_in_group])
         return total[start : start + rows[self.rank_in_group]].clone()
 
+    of_floats = CpuCommunicator.all_gather
+
+    def all_gather(self: Any, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Gather 32-bit integers as the floats of their bits: on processors with AVX-512 there is no other way."""
+        if input_.dtype != torch.int32:
+            return of_floats(self, input_, dim)
+        return of_floats(self, input_.view(torch.float32), dim).view(torch.int32)
+
+    replace(CpuCommunicator, "all_gather", all_gather)
     replace(CpuCommunicator, "all_gatherv", all_gatherv)
     replace(CpuCommunicator, "reduce_scatterv", reduce_scatterv)
 

@@ -1,4 +1,4 @@
-"""The half in the scheduler's process: which positions count, finished requests for readers, steps for Prometheus."""
+"""The half in the scheduler's process: which tokens count, finished requests for readers, steps for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from eldr.contract import ELDR_KEY
 from eldr.engine import metrics
 from eldr.engine.balance.agreement import disagreement
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import FAILED
+from eldr.engine.capture.union import MIXED
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullDeadlines
-from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.ring import RingWriter, rings_of
 from eldr.engine.decode.tracking import Ended, Tracker, n_rows
 from eldr.engine.decode.windows import Windows
 from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError, UnsupportedEngineError
-from eldr.engine.messages import StepReport
-from eldr.engine.steps import blocks_in, scheduled
-from eldr.wire import ExpertCounts, encode_counts
+from eldr.engine.messages import StepReport, encoded
+from eldr.engine.orders import Orders
+from eldr.engine.prefill.prompts import Prompts, unavailable
+from eldr.engine.steps import blocks_in, is_pulled, scheduled
 
 DEFAULT_RECORDS = 1024
 MOST_RECORDS = 1 << 20
@@ -53,8 +56,20 @@ def kept_records(extra: Mapping[str, Any]) -> int:
     return value
 
 
-class DecodeScheduler:
+@dataclass(frozen=True, slots=True)
+class _Step:
+    number: int
+    began: float
+    requests: int
+    fed: int
+    context: int
+
+
+class Scheduler:
     """Follows requests from their first step to their record.
+
+    A request whose prompt another engine pulls has its prompt's counts in its answer, and leaves no record. Every other one leaves
+    a record of its answer, with the prompt's counts where the engine computes prompts for others, too.
 
     Parameters
     ----------
@@ -62,6 +77,8 @@ class DecodeScheduler:
     windows : Windows
     records : int
         Finished requests that wait for a reader.
+    hash_size : int, optional
+        Tokens from one of a request's block hashes to the next, on engines that count prompts.
     counting : Counting, optional
         Of this process; one of its own by default.
 
@@ -78,6 +95,8 @@ class DecodeScheduler:
         group: CacheGroup,
         windows: Windows,
         records: int,
+        *,
+        hash_size: int | None = None,
         counting: Counting | None = None,
     ) -> None:
         model = config.model_config
@@ -90,8 +109,7 @@ class DecodeScheduler:
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
         self._reset = False
-        # step, when it was scheduled, its requests, their drafts and context; bounded, as a step that fails is never reported
-        self._begun: deque[tuple[int, float, int, int, int]] = deque(maxlen=_STEPS_AHEAD)
+        self._begun: deque[_Step] = deque(maxlen=_STEPS_AHEAD)  # a step that fails is never reported
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
         self._counting = counting or Counting("activations")
@@ -100,19 +118,23 @@ class DecodeScheduler:
         self.pulls = PullDeadlines(
             guarded(self._stats.add_late_pull), guarded(self._stats.add_cut_prompt), windows.cut
         )
+        self._prompts: Prompts | None = None
         self._ring: RingWriter | None = None
         with self._counting:
+            if hash_size is not None:
+                self._prompts = Prompts(config, group, hash_size, self._stats.add_record)
             self._ring = self._open_ring(config, records)
 
     def _open_ring(self, config: Any, records: int) -> RingWriter:
         cells = config.model_config.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
+        counts = 1 if self._prompts is None else 2
         parallel = config.parallel_config
         rings = rings_of(config.kv_transfer_config.engine_id, parallel.data_parallel_size)
         # an engine of one rank may have been told another number
         own = rings[parallel.data_parallel_rank if len(rings) > 1 else 0]
         try:
-            return RingWriter(own, records, base64_of_uint16 + 1024)
+            return RingWriter(own, records, counts * base64_of_uint16 + 1024)
         except OSError as error:
             raise HiddenRoutingError(
                 f"no shared memory for finished requests: {own}: {error.strerror or error}; mount a larger /dev/shm, or lower "
@@ -129,6 +151,10 @@ class DecodeScheduler:
         """
         self.pulls.add(request)
         with self._counting:
+            if self._prompts is not None:
+                self._prompts.add(request)
+                if is_pulled(request):
+                    return
             if request.resumable:  # prompt and answer take turns
                 self._stats.add_record("unavailable")
             elif not self._counting.stopped:
@@ -147,14 +173,16 @@ class DecodeScheduler:
         """Forget what running requests have counted, and have the worker forget it with the next step."""
         self._reset = True
         with self._counting:
+            if self._prompts is not None:
+                self._prompts.reset()
             self._tracker.reset()
             for _ in self._ended:
                 self._stats.add_record("unavailable")
             self._ended.clear()
 
-    def orders(self, output: Any) -> DecodeOrders:
-        """Return what the worker must change before a step."""
-        orders = DecodeOrders()
+    def orders(self, output: Any) -> Orders:
+        """Return what the worker must do in a step."""
+        orders = Orders()
         watched = False
         with self._counting:
             orders.pulls = self.pulls.pulls(output.num_scheduled_tokens)
@@ -164,35 +192,50 @@ class DecodeScheduler:
             self._order(output, orders)
         return orders
 
-    def _order(self, output: Any, orders: DecodeOrders) -> None:
+    def _order(self, output: Any, orders: Orders) -> None:
         requests = scheduled(output)
-        if output.total_num_scheduled_tokens:
+        if fed := output.total_num_scheduled_tokens:
             self._steps += 1
-            orders.step, orders.requests = self._steps, len(output.num_scheduled_tokens)
-            drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
+            orders.step = self._steps
+            decoded = len(requests) + sum(map(len, output.scheduled_spec_decode_tokens.values()))
+            orders.requests = len(requests) + (MIXED if fed != decoded else 0)
             context = sum(before + tokens for _, before, tokens in requests)
-            self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts, context))
+            self._begun.append(_Step(self._steps, time.perf_counter(), orders.requests, fed, context))
         orders.reset, self._reset = self._reset, False
         if self._counting.stopped:
             self._tracker.clear()
             return
+        if self._prompts is not None:
+            self._prompts.order(output, orders)
+        orders.answers = len(self._tracker) > 0
         orders.plan = self._tracker.step(
             requests, output.preempted_req_ids or (), blocks_in(output, self._group.index)
         )
 
-    def end(self, request: Any) -> None:
-        """Keep a request until the worker reports its counts, with the next step."""
+    def end(self, request: Any) -> dict[str, Any] | None:
+        """Return what goes into ``kv_transfer_params`` of a prompt that another engine pulls.
+
+        Other requests are kept until the worker reports their counts, with the next step.
+        """
         with self._counting:
             self.pulls.end(request)
+        if self._prompts is not None and is_pulled(request):
+            with self._counting:
+                value = self._prompts.end(request)
+                return None if value is None else {ELDR_KEY: value}
+            self._stats.add_record("unavailable")
+            return {ELDR_KEY: unavailable(self._counting.stopped)}
         with self._counting:
+            prompt = None if self._prompts is None else self._prompts.end(request)
             if not self._counting.stopped:
-                self._end(request)
-                return
+                self._end(request, prompt)
+                return None
         if request.num_output_tokens and not request.resumable:
             self._stats.add_record("unavailable")
+        return None
 
-    def _end(self, request: Any) -> None:
-        ended = self._tracker.end(request.request_id)
+    def _end(self, request: Any, prompt: dict[str, Any] | None) -> None:
+        ended = self._tracker.end(request.request_id, prompt)
         if ended is None:
             return
         if not ended.tokens:
@@ -210,30 +253,40 @@ class DecodeScheduler:
         RanksDisagreeError
             If the ranks chose replicas differently: vLLM ends an engine whose scheduler raises.
         """
-        if not isinstance(report, StepReport):
-            return
-        chosen = None
+        if isinstance(report, StepReport):
+            self._update(report)
+        with self._counting:
+            if self._prompts is not None:
+                self._prompts.settle(self._counting.stopped)
+
+    def _update(self, report: StepReport) -> None:
+        chosen = step = None
         with self._counting:
             chosen = report.balance()
-        if chosen is not None and chosen.trouble:  # before this step's tokens leave the engine
-            raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
+        # before this step's tokens leave the engine
+        if report.lost or (chosen is not None and chosen.trouble):
+            what = "it cannot be read what ranks chose" if report.lost else "ranks disagreed in a step"
+            raise RanksDisagreeError(disagreement(what))
         with self._counting:
-            if chosen is not None and report.requests() != 0:
-                self._stats.add_balance(chosen.figures, chosen.decision_seconds)
+            step = self._measured(report.step, report.requests())
+            if chosen is not None and step is not None:
+                self._stats.add_balance(chosen.figures)
             self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
             if report.requests() == FAILED:
                 self._counting.stop("another rank of this engine failed to count")
             if not self._counting.stopped:
-                self._take(report)
+                self._take(report, step)
         if self._counting.stopped:
             for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
             self._ended.clear()
             self._empty.clear()
-            self._begun.clear()
 
-    def _take(self, report: StepReport) -> None:
+    def _take(self, report: StepReport, step: tuple[int, int, int, float] | None) -> None:
         counts, union = report.arrived()
+        for key, value in counts.items():
+            if self._prompts is not None and isinstance(key, tuple):
+                self._prompts.take(key, value)
         if union is not None:
             # one token was generated, and never fed: a reader that knows need not wait
             nothing = np.zeros((len(union), self._experts), np.uint16)
@@ -241,36 +294,42 @@ class DecodeScheduler:
                 name, short = self._empty[-1]
                 self._publish(name, nothing, short)
                 self._empty.pop()  # once it is published: what fails before is told as unavailable
-        for request, value in counts.items():
-            if (ended := self._ended.get(request)) is not None:
-                self._publish(request, value, ended)
-                del self._ended[request]
-        if union is not None and report.step is not None:
-            self._measure(report.step, union, report.requests())
+        for key, value in counts.items():
+            if (ended := self._ended.get(key)) is not None:
+                self._publish(key, value, ended)
+                del self._ended[key]
+        if union is not None and step is not None:
+            self._stats.add_step(union, *step)
 
-    def _measure(self, step: int, union: np.ndarray, of_all: int | None) -> None:
-        now = time.perf_counter()
-        while self._begun and self._begun[0][0] < step:
+    def _measured(self, number: int | None, of_all: int | None) -> tuple[int, int, int, float] | None:
+        """Return the requests of a step, the tokens that it fed and held, on all ranks, and its seconds.
+
+        None of a step that another rank tells of, and of one that computes prompts: not its experts alone make that one long.
+        """
+        if number is None:
+            return None
+        while self._begun and self._begun[0].number < number:
             self._begun.popleft()
-        if not self._begun or self._begun[0][0] != step:
-            return
-        _, begun, requests, drafts, context = self._begun.popleft()
+        if not self._begun or self._begun[0].number != number:
+            return None
+        step, now = self._begun.popleft(), time.perf_counter()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
-        seconds, self._last_update = now - max(begun, self._last_update), now
-        if of_all == 0:
-            return
-        together = requests if of_all is None else of_all
+        seconds, self._last_update = now - max(step.began, self._last_update), now
+        together = step.requests if of_all is None else of_all
+        if step.requests >= MIXED or not 0 < together < MIXED:
+            return None
         # ranks with requests of their own draft about alike, and hold about as much
-        drafts, context = (round(one * together / requests) for one in (drafts, context))
-        self._stats.add_step(union, together, together + drafts, context, seconds)
+        fed, context = (round(own * together / step.requests) for own in (step.fed, step.context))
+        return together, fed, context, seconds
 
     def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
-        exact = ended.complete and bool((counts.sum(1, dtype=np.int64) == ended.tokens * self._top_k).all())
-        kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.uint32
-        record = {
-            "request_id": request,
-            **encode_counts(ExpertCounts(counts.astype(kind), self._top_k, ended.tokens, exact)),
-        }
+        record = {"request_id": request} | encoded(counts, self._top_k, ended.tokens, complete=ended.complete)
+        exact = record["exact"]
+        if self._prompts is not None:
+            prompt = ended.prompt or {}
+            exact = exact and prompt.get("exact", False)
+            if "counts" in prompt:
+                record["prompt"] = prompt
         assert self._ring is not None  # noqa: S101 - an engine without one does not count
         written = self._ring.write(json.dumps(record, separators=(",", ":")).encode())
         self._stats.add_record("unavailable" if not written else "exact" if exact else "inexact")

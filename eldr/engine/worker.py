@@ -1,12 +1,14 @@
-"""The half in a worker's process: counts per request, and the union of experts of every step.
+"""The half in a worker's process: the experts of prompts, of answers, and of every step.
 
-Counts are kept per request, not per KV block: pulled blocks never pass a forward pass here, and cached ones hold other
-requests' counts. :mod:`eldr.engine.decode.tracking` says which positions count.
+Prompts are counted per KV block, so that a block that is found again brings its counts. Answers are counted per request: pulled
+blocks never pass a forward pass here, and cached ones hold other requests' counts. :mod:`eldr.engine.prefill.provenance` and
+:mod:`eldr.engine.decode.tracking` say which blocks and positions count.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import torch
@@ -17,21 +19,18 @@ from eldr.engine.balance.agreement import gather
 from eldr.engine.balance.choice import Balance
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
-from eldr.engine.capture.kernels import RequestRows, request_rows, take_requests
+from eldr.engine.capture.kernels import RequestRows, cell_type, request_rows, take_requests
 from eldr.engine.capture.routing import NO_SLOTS, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
 from eldr.engine.counting import Counting
-from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.tracking import Plan, n_rows
 from eldr.engine.messages import BalanceReport, StepReport
+from eldr.engine.orders import Orders
 
 logger = init_logger("vllm.eldr")
 
-UNREPORTED = "what the ranks chose cannot be reported"
-"""Nobody would be told that they disagree, so that they must not choose any more."""
 
-
-def agree(config: Any, counting: Counting, worker: DecodeWorker | None) -> None:
+def agree(config: Any, counting: Counting, worker: Worker | None) -> None:
     """Have ranks with requests of their own count together, or not at all.
 
     Every rank has to come here, whatever failed on it: the others wait for what it says.
@@ -49,14 +48,16 @@ def union_group(config: Any) -> Any:
     return get_ep_group() if config.parallel_config.data_parallel_size > 1 else None
 
 
-class DecodeWorker:
-    """Counts what a decode engine computes.
+class Worker:
+    """Counts what an engine computes.
 
     Parameters
     ----------
     config : vllm.config.VllmConfig
     n_blocks : int
         KV blocks of the engine.
+    prompts : bool
+        Whether prompts are counted.
     reports : bool
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
     balance : Balance, optional
@@ -71,6 +72,7 @@ class DecodeWorker:
         group: CacheGroup,
         n_blocks: int,
         *,
+        prompts: bool,
         reports: bool,
         balance: Balance | None = None,
         counting: Counting | None = None,
@@ -79,40 +81,44 @@ class DecodeWorker:
         self._reports = reports
         self._counting = counting or Counting("activations")
         self._slots = StepSlots(group.layer_name)
-        self._step: int | None = None
-        self._released: dict[str, Any] = {}
+        self._block_size = group.block_size
+        self._orders = Orders()
+        self._counts: dict[Any, Any] = {}  # since the last report
         self._capture: Any = None  # a RoutingCapture, if one could be made
-        self._rows: RequestRows | None = None
-        self._report: StepReport | None = None
+        self._prompts: torch.Tensor | None = None
+        self._answers: RequestRows | None = None
         with self._counting:
             self._capture = RoutingCapture(config, self._counting, union_group(config))
             if reports:
-                self._rows = _empty_rows(config, n_blocks, self._capture, group.block_size)
+                if prompts:
+                    self._prompts = _empty_blocks(config, n_blocks, self._capture, group.block_size)
+                self._answers = _empty_rows(config, n_blocks, self._capture, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
                 self._staging = Staging(self._capture.device)
-                # compiled now, not in the first step
-                self._kernels.count_step(self._rows, *self._capture.nothing())
+                nothing = self._capture.nothing()  # to compile now, not in the first step
+                if self._prompts is not None:
+                    self._kernels.count_blocks(self._prompts, *nothing, group.block_size)
+                self._kernels.count_step(self._answers, *nothing)
 
     def share(self) -> None:
         """Take part in the union of all ranks from now on."""
         self._capture.share()
 
-    def begin(self, orders: DecodeOrders) -> None:
+    def begin(self, orders: Orders) -> None:
         """Begin a step, before its forward pass."""
-        self._step = orders.step
-        with self._counting:
-            if self._balance is not None:
-                self._balance.begin()
+        self._orders = orders
+        if self._balance is not None:
+            self._balance.begin()
         with self._counting:
             self._slots.bind()
-            if self._rows is not None and not self._counting.stopped:
+            if self._answers is not None and not self._counting.stopped:
                 if orders.reset:
-                    self._rows.clear()
+                    self._answers.clear()
                     self._capture.clear()
-                    self._released.clear()
+                    self._counts.clear()
                 self._capture.begin(orders.requests)
                 if orders.plan:
-                    self._released |= _apply(orders.plan, self._rows, self._staging)
+                    self._counts |= _apply(orders.plan, self._answers, self._staging)
 
     @property
     def located(self) -> bool:
@@ -126,12 +132,9 @@ class DecodeWorker:
 
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass."""
-        self._report = report = self._finish()
-        return report
-
-    def _finish(self) -> StepReport | None:
-        step, report = self._step, None
-        chosen = self._balance_report() if self._reports and step is not None else None
+        step, report, chosen = self._orders.step, None, None
+        if (balance := self._balance) is not None and self._reports and step is not None:
+            chosen = BalanceReport(balance.figures.clone(), balance.trouble.clone())
         with self._counting:
             report = self._count(step, chosen)
         if self._counting.stopped:
@@ -143,32 +146,49 @@ class DecodeWorker:
 
     def _count(self, step: int | None, chosen: BalanceReport | None) -> StepReport | None:
         slots = self._slots.take()
-        if self._rows is not None:
+        if self._answers is not None:
             self._capture.end()
         if slots is None and step is not None:
+            # blocks of this step keep counts of other prompts, so no later sum can be trusted either
             self._counting.stop(NO_SLOTS)
-        if self._rows is None or self._counting.stopped:
+        if self._answers is None or self._counting.stopped:
             return None
         union = requests = None
         if slots is not None and step is not None:
-            union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
-            if (of_all := self._capture.union) is not None:
-                told = of_all.told.clone()
-                union, requests = told[:-1], told[-1]
-        if union is None and chosen is None and not self._released:
+            experts = self._capture.expert_ids(slots.shape[0])
+            if self._prompts is not None:
+                self._count_prompts(self._prompts, experts, slots)
+            if self._orders.answers:
+                union = self._kernels.count_step(self._answers, experts, slots)
+                if (of_all := self._capture.union) is not None:
+                    told = of_all.told.clone()
+                    union, requests = told[:-1], told[-1]
+        if union is None and chosen is None and not self._counts:
             return None
-        released, self._released = self._released, {}
-        return StepReport(released, step, union, balance=chosen, requests=requests, counting=self._counting)
+        counts, self._counts = self._counts, {}
+        return StepReport(counts, step, union, balance=chosen, requests=requests, counting=self._counting)
 
-    def _balance_report(self) -> BalanceReport | None:
-        if (balance := self._balance) is None:
-            return None
-        if self._report is not None and self._report.lost:
-            balance.stop(UNREPORTED)
-        with self._counting:
-            return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
-        balance.stop(UNREPORTED)
-        return None
+    def _count_prompts(self, table: torch.Tensor, experts: torch.Tensor, slots: torch.Tensor) -> None:
+        """Count a step's tokens per block, and sum the prompts that are complete with it."""
+        if self._orders.drafts:
+            drafts = self._staging.send(self._orders.drafts)
+            slots = torch.where((slots[:, None] == drafts).any(1), -1, slots)
+        self._kernels.count_blocks(table, experts, slots, self._block_size)
+        for prompt, blocks in self._orders.finishing.items():
+            self._counts[prompt] = self._sum(table, blocks)
+
+    def _sum(self, table: torch.Tensor, blocks: list[int]) -> torch.Tensor:
+        return table.index_select(0, self._staging.send(blocks)).sum(0, dtype=torch.int32)
+
+
+def _empty_blocks(config: Any, n_blocks: int, capture: RoutingCapture, block_size: int) -> torch.Tensor:
+    shape = (n_blocks + 1, capture.n_layers, config.model_config.get_num_experts())
+    kind = cell_type(block_size)
+    size = math.prod(shape) * kind.itemsize
+    with table_memory(size):
+        table = torch.zeros(shape, dtype=kind, device=capture.device)
+    logger.info("ELDR: prompts of %d blocks x %d layers x %d experts, %.1f MiB", *shape, size / 2**20)
+    return table
 
 
 def _empty_rows(config: Any, n_blocks: int, capture: RoutingCapture, block_size: int) -> RequestRows:
@@ -189,7 +209,7 @@ def _empty_rows(config: Any, n_blocks: int, capture: RoutingCapture, block_size:
             device=capture.device,
         )
     logger.info(
-        "ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", rows, layers, experts, size / 2**20
+        "ELDR: answers of %d rows x %d layers x %d experts, %.1f MiB", rows, layers, experts, size / 2**20
     )
     return table
 
