@@ -4,16 +4,16 @@ vLLM finds it by the entry points ``vllm.general_plugins`` and ``vllm.endpoint_p
 vLLM are imported by the modules that run inside an engine only, never by this package itself.
 
 ================  ===================================================================================================
-``hooks``         where vLLM calls: the two entry points (``plugin``), the KV connector that moves no KV and hands vLLM's hooks to one
-                  half of a role (``connector``), ``/eldr/v1/activations`` (``endpoint``), and which configuration would
+``hooks``         where vLLM calls: the two entry points (``plugin``), the KV connector that moves no KV and hands vLLM's hooks to the
+                  half of a process (``connector``), ``/eldr/v1/activations`` (``endpoint``), and which configuration would
                   count wrongly and is refused at start (``compatibility``)
-``prefill``       count per KV block, sum a prompt's blocks, pop the sum into the answer: a ``worker`` and a ``scheduler`` half, the
-                  ``orders`` between them; ``provenance``, in plain Python, knows which blocks can be summed
-``decode``        count per request, and the union of every step: the same two halves; ``tracking`` (which positions count) and
-                  ``deadline`` (KV that is not there in time is not used) in plain Python; ``ring`` and ``rings`` carry finished requests
-                  to the API server, where ``records`` makes pages of them
+halves            ``scheduler`` in the scheduler's process, ``worker`` in the workers', ``orders`` from one to the other
+``prefill``       prompts are counted per KV block: ``prompts`` knows which are complete, and hands their counts to answers and records;
+                  ``provenance``, in plain Python, which blocks can be summed
+``decode``        answers are counted per request: ``tracking`` (which positions count) and ``deadline`` (KV that is not there in time is
+                  not used) in plain Python; ``ring`` carries finished requests to the API server, where ``records`` makes pages of them
 ``balance``       replicas chosen by activated experts: ``setting`` says whether, ``start`` compares the ranks, ``choice`` exchanges in each
-                  step what ``choose_host`` or ``choose_triton`` chose; ``replicas`` and ``placement`` are the two places that know how
+                  step what ``choose_host`` or ``choose_triton`` chose by the rules of ``choose``; ``replicas`` and ``placement`` are the two places that know how
                   vLLM lets us, ``agreement`` compares the ranks
 ``capture``       how the ``routing`` of a forward pass becomes visible, or is ``recompute``-d from logits, ``union`` over ranks that have
                   requests of their own, and the counting itself: ``kernels`` in torch, ``kernels_triton`` for GPUs; ``cache`` tells

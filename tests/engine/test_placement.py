@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 from vllm.distributed.eplb import eplb_state
-from vllm.distributed.eplb.policy import EPLB_POLICIES, DefaultEplbPolicy
+from vllm.distributed.eplb.policy import EPLB_POLICIES
 
 from eldr.engine.balance import placement
-from eldr.engine.errors import UnsupportedEngineError
 from tests.support.metro import Placement, exact
 
 LAYERS, EXPERTS, REDUNDANT, RANKS, WINDOW = 3, 32, 8, 4, 1000
@@ -45,12 +44,6 @@ def test_it_stands_where_vllm_looks_and_only_once(policies):
 def test_tokens_that_several_ranks_count_are_one(policies, tensor, sequence, times):
     placement.claim(config(tensor=tensor, sequence=sequence))
     assert policies["default"].steps == WINDOW * times
-
-
-def test_a_policy_of_another_plugin_is_named(policies):
-    policies["default"] = type("TheirPolicy", (DefaultEplbPolicy,), {"__module__": "their.plugin"})
-    with pytest.raises(UnsupportedEngineError, match=r"their\.plugin\.TheirPolicy has replaced"):
-        placement.claim(config())
 
 
 def test_a_saturated_step_waits_no_longer_than_without_replicas(policies):

@@ -12,9 +12,7 @@ import numpy as np
 from vllm.distributed.eplb.policy import EPLB_POLICIES, DefaultEplbPolicy
 from vllm.logger import init_logger
 
-from eldr.contract import ENV_BALANCE
 from eldr.engine.balance.packing import activation_weights, spread
-from eldr.engine.errors import UnsupportedEngineError
 
 logger = init_logger("vllm.eldr")
 
@@ -51,20 +49,9 @@ def claim(config: Any) -> None:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-
-    Raises
-    ------
-    UnsupportedEngineError
-        If another plug-in has put a policy of its own there.
     """
-    owner = EPLB_POLICIES[NAME]
-    if issubclass(owner, ActivationPolicy):
+    if issubclass(EPLB_POLICIES[NAME], ActivationPolicy):
         return
-    if owner is not DefaultEplbPolicy:
-        raise UnsupportedEngineError(
-            f"{ENV_BALANCE}: {owner.__module__}.{owner.__name__} has replaced vLLM's EPLB policy; leave one of the two plug-ins out of "
-            f"VLLM_PLUGINS, or unset {ENV_BALANCE}"
-        )
     parallel = config.parallel_config
     # ranks that hold the same tokens count them each, unless they share them out for the experts
     counted = 1 if parallel.use_sequence_parallel_moe else parallel.tensor_parallel_size

@@ -83,20 +83,10 @@ def _connectors(transfer: Any) -> list[str]:
 def claim() -> None:
     """Have vLLM build our class for its expert layer; before any model is made. May be called several times.
 
-    Raises
-    ------
-    UnsupportedEngineError
-        If another plug-in has replaced it.
+    Another plug-in's stays: :func:`layers` refuses it.
     """
-    owner = op_registry_oot.get(NAME)
-    if owner is BalancedExperts:
-        return
-    if owner is not None:
-        raise UnsupportedEngineError(
-            f"{ENV_BALANCE}: {owner.__module__}.{owner.__name__} has replaced vLLM's {NAME} already; leave one of the two plug-ins "
-            f"out of VLLM_PLUGINS, or unset {ENV_BALANCE}"
-        )
-    RoutedExperts.register_oot(name=NAME)(BalancedExperts)
+    if NAME not in op_registry_oot:
+        RoutedExperts.register_oot(name=NAME)(BalancedExperts)
 
 
 def layers(config: Any) -> list[MoERunner]:

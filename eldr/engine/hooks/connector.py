@@ -85,13 +85,13 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
         if role == KVConnectorRole.SCHEDULER:
             with self._counting:
-                hash_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1]
+                sizes = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config) if self._prompts else None
                 self._scheduler = Scheduler(
                     vllm_config,
                     self._group,
                     Windows(kv_cache_config),
                     records,
-                    hash_size=hash_size if self._prompts else None,
+                    hash_size=None if sizes is None else sizes[1],
                     counting=self._counting,
                 )
 

@@ -1,7 +1,7 @@
-"""Spans of a request: the request itself, and its prefills, decisions and decodes, each with the times that it had.
+"""Spans of a request: the request itself, and its prefills, decisions and decodes.
 
-Only the request's own span begins when it arrives: that decides whether it is sampled. The others are noted while the
-request runs, and made when it is over; engines get their ids before.
+An engine continues the span of its leg. A leg ends when the next one begins or the request is over, with the time it had: only then is
+it known whether the request failed with it.
 
 References
 ----------
@@ -15,12 +15,11 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind, Status, StatusCode
 
 import eldr
 from eldr_router.http.head import Headers
@@ -32,26 +31,13 @@ _NANOSECONDS = 1_000_000_000
 Value = str | int | float | bool
 Attributes = Mapping[str, Value | None]
 KINDS = {"prefill": SpanKind.CLIENT, "decode": SpanKind.CLIENT}
-"""Of parts that are requests to an engine."""
-
-
-class Ids(RandomIdGenerator):
-    """Gives a span the id that an engine was told before."""
-
-    def __init__(self) -> None:
-        self.next: int | None = None
-
-    def generate_span_id(self) -> int:
-        """See :class:`opentelemetry.sdk.trace.id_generator.IdGenerator`."""
-        chosen, self.next = self.next, None
-        return chosen or super().generate_span_id()
+"""Of legs."""
 
 
 class Tracing:
     """What all traces of a process share."""
 
-    def __init__(self, provider: TracerProvider, ids: Ids) -> None:
-        self.ids = ids
+    def __init__(self, provider: TracerProvider) -> None:
         self.tracer = provider.get_tracer("eldr_router", eldr.__version__)
         self.propagator = propagate.get_global_textmap()
         self.fields = frozenset(field.lower().encode() for field in self.propagator.fields)
@@ -76,16 +62,6 @@ class Tracing:
             await asyncio.wait_for(done.wait(), _CLOSE_SECONDS)
 
 
-class _Part(NamedTuple):
-    name: str
-    span_id: int
-    begin: float
-    end: float
-    attributes: dict[str, Value | None]
-    error: tuple[str, str] | None
-    first: float | None
-
-
 class Trace:
     """One request's.
 
@@ -104,7 +80,7 @@ class Trace:
         How the trace goes on, for the engine that is asked next.
     """
 
-    __slots__ = ("_context", "_failures", "_offset", "_open", "_parts", "_span", "_tracing", "headers")
+    __slots__ = ("_context", "_end", "_error", "_failures", "_leg", "_offset", "_span", "_tracing", "headers")
 
     def __init__(self, tracing: Tracing, request: Request, operation: str, now: float, wall: float) -> None:
         self._tracing = tracing
@@ -126,10 +102,11 @@ class Trace:
             operation, before, SpanKind.SERVER, attributes, start_time=self._time(now)
         )
         self._context = trace.set_span_in_context(self._span, before)
-        self._parts: list[_Part] | None = [] if self._span.is_recording() else None
-        self._open: _Part | None = None
+        self._leg: trace.Span | None = None
+        self._end: float | None = None
+        self._error: tuple[str, str] | None = None
         self._failures = 0
-        self.headers = self._carried(self._span)
+        self.headers = self._carried(self._context)
 
     @property
     def id(self) -> str:
@@ -137,28 +114,27 @@ class Trace:
         return trace.format_trace_id(self._span.get_span_context().trace_id)
 
     def begin(self, name: str, now: float, attributes: Attributes) -> None:
-        """Begin a part that is an exchange with an engine; :attr:`headers` name it from now on."""
-        if self._parts is None:
-            return
-        own, of_part = self._span.get_span_context(), self._tracing.ids.generate_span_id()
-        self._open = _Part(name, of_part, now, now, dict(attributes), None, None)
-        context = SpanContext(own.trace_id, of_part, False, own.trace_flags, own.trace_state)
-        self.headers = self._carried(NonRecordingSpan(context))
+        """Begin a leg; :attr:`headers` name it from now on."""
+        self._settle()
+        if self._span.is_recording():
+            self._leg = self._start(name, now, attributes)
+            self.headers = self._carried(trace.set_span_in_context(self._leg, self._context))
 
     def note(self, attributes: Attributes, first: float | None = None) -> None:
-        """Take note of what is learned of the part that runs, or of when its answer began."""
-        if self._open is not None:
-            self._open.attributes.update(attributes)
-            self._open = self._open._replace(first=first)
+        """Take note of what is learned of the leg that runs, or of when its answer began."""
+        if self._leg is not None:
+            self._leg.set_attributes(_known(attributes))
+            if first is not None:
+                self._leg.add_event("first token", timestamp=self._time(first))
 
     def end(self, now: float, failures: Sequence[Failure]) -> None:
-        """End the part that runs; a failure that was not there before is its own."""
-        if self._open is None or self._parts is None:
+        """End the leg that runs; a failure that was not there before is its own."""
+        if self._leg is None or self._end is not None:
             return
-        error = (failures[-1].cause, failures[-1].message) if len(failures) > self._failures else None
+        self._end = now
+        if len(failures) > self._failures:
+            self._error = (failures[-1].cause, failures[-1].message)
         self._failures = len(failures)
-        self._parts.append(self._open._replace(end=now, error=error))
-        self._open = None
 
     def add(
         self,
@@ -168,53 +144,53 @@ class Trace:
         attributes: Attributes,
         error: tuple[str, str] | None = None,
     ) -> None:
-        """Add a part that is over."""
-        if self._parts is not None:
-            self._parts.append(_Part(name, 0, begin, end, dict(attributes), error, None))
+        """Add what is over."""
+        self._settle()
+        if self._span.is_recording():
+            self._leg, self._end, self._error = self._start(name, begin, attributes), end, error
 
     def close(self, name: str, now: float, attributes: Attributes, error: tuple[str, str] | None) -> None:
-        """Make the spans, and hand them to the thread that sends them.
+        """End the request's span.
 
         Parameters
         ----------
         name : str
             Of the request's span.
         error : (str, str) or None
-            Why the request failed, as a word and as a sentence. The last part failed with it.
+            Why the request failed, as a word and as a sentence. The last leg failed with it.
         """
-        if self._parts is None:
-            return
-        self.end(now, ())
-        for at, part in enumerate(self._parts):
-            last = at == len(self._parts) - 1
-            self._make(part._replace(error=error) if last and part.error is None else part)
+        self._end = self._end or now
+        self._settle(error)
         self._span.update_name(name)
-        self._finish(self._span, now, attributes, error)
+        self._span.set_attributes(_known(attributes))
+        self._finish(self._span, now, error)
 
-    def _make(self, part: _Part) -> None:
-        tracing = self._tracing
-        tracing.ids.next = part.span_id
-        kind = KINDS.get(part.name, SpanKind.INTERNAL)
-        span = tracing.tracer.start_span(part.name, self._context, kind, start_time=self._time(part.begin))
-        if part.first is not None:
-            span.add_event("first token", timestamp=self._time(part.first))
-        self._finish(span, part.end, part.attributes, part.error)
+    def _start(self, name: str, begin: float, attributes: Attributes) -> trace.Span:
+        kind = KINDS.get(name, SpanKind.INTERNAL)
+        return self._tracing.tracer.start_span(
+            name, self._context, kind, _known(attributes), start_time=self._time(begin)
+        )
 
-    def _finish(
-        self, span: trace.Span, end: float, attributes: Attributes, error: tuple[str, str] | None
-    ) -> None:
-        span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+    def _settle(self, error: tuple[str, str] | None = None) -> None:
+        """End the span of a leg that is over."""
+        if self._leg is not None and self._end is not None:
+            self._finish(self._leg, self._end, self._error or error)
+        self._leg = self._end = self._error = None
+
+    def _finish(self, span: trace.Span, end: float, error: tuple[str, str] | None) -> None:
         if error is not None:
             span.set_attribute("error.type", error[0])
             span.set_status(Status(StatusCode.ERROR, error[1]))
         span.end(self._time(end))
 
-    def _carried(self, span: trace.Span) -> Headers:
+    def _carried(self, context: Context) -> Headers:
         carrier: dict[str, str] = {}
-        self._tracing.propagator.inject(
-            carrier, trace.set_span_in_context(span, getattr(self, "_context", None))
-        )
+        self._tracing.propagator.inject(carrier, context)
         return [(name.encode(), value.encode("latin-1", "replace")) for name, value in carrier.items()]
 
     def _time(self, at: float) -> int:
         return int((at + self._offset) * _NANOSECONDS)
+
+
+def _known(attributes: Attributes) -> dict[str, Value]:
+    return {name: value for name, value in attributes.items() if value is not None}

@@ -72,7 +72,7 @@ def _make(names: list[str], environ: Mapping[str, str]) -> Tracing:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from eldr_router.ops.spans import Ids, Tracing
+    from eldr_router.ops.spans import Tracing
 
     for name in _OF_CLIENTS:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -80,12 +80,11 @@ def _make(names: list[str], environ: Mapping[str, str]) -> Tracing:
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: _SERVICE}))
-    ids = Ids()
-    provider = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     log.info("traces go to %s", ", ".join(names))
-    return Tracing(provider, ids)
+    return Tracing(provider)
 
 
 def _exporters(names: list[str], environ: Mapping[str, str]) -> Iterator[SpanExporter]:
