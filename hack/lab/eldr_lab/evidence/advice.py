@@ -85,12 +85,12 @@ def sentence(results: Results) -> str:
         else ""
     )
     is_sure = abs(best.worst.mean) > errors.error(results, P99).ours
-    unsure = "" if is_sure else ", which is less than the model's error"
+    unsure = "" if is_sure else ", which is less than the band's error"
     unsafe = (
         "" if best.worst.mean <= WORST_TAIL else "No policy keeps the bound; this one misses it by least. "
     )
     return (
         f"**Default: {FIELDS[best.policy]}**. Against JSQ it changes P50 by {changes[0][0]} %, the mean by {changes[0][1]} % and P99 by {changes[0][2]} %, over "
-        f"{len(even)} cells of equal engines, drifting ones included. The model's error is {errors.short(results)} points of P50 / P99.{apart} {unsafe}Its worst P99 is "
+        f"{len(even)} cells of equal engines, drifting ones included. No error of the model is known for it; the band's is {errors.short(results)} points of P50 / P99.{apart} {unsafe}Its worst P99 is "
         f"{best.worst} % ({describe(best.where)}){unsure}."
     )

@@ -50,7 +50,8 @@ def page(found: Sequence[Found]) -> str:
     opening = (
         f"Part of the [evidence](../evidence.md). `make -C hack/lab bench-prior` writes this page. Simulated as in [the default policy](../evidence/default.md): 60 s, "
         f"answers of 512 tokens, {len(found)} cells, seeds {seeds[0]} to {seeds[-1]}{_fewer(found, len(seeds))}. No constant was chosen under these seeds. ± is half "
-        "of a 95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
+        "of a 95 % interval over the seeds (Student's t). Against published numbers this simulator is [off by some points](../evidence.md#the-models-error) for the "
+        "paper's policy; of what is compared here no error is known. All policies of a seed meet the same requests."
     )
     meaning = (
         "Without an active centroid set, routers with `MarginalUnion` learn the prior while they place "
