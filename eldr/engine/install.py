@@ -72,6 +72,4 @@ def copy(folder: Path) -> None:
         shutil.copy(source / f"{module}.py", target)
     shutil.copytree(source / "engine", target / "engine", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("METADATA", "entry_points.txt"):
-        if (text := installed.read_text(name)) is None:
-            raise FileNotFoundError(f"eldr is installed without {name}")
-        (metadata / name).write_text(text)
+        (metadata / name).write_text(installed.read_text(name) or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from eldr.engine.messages import StepReport, encoded
 from eldr.engine.orders import Orders
 from eldr.engine.prefill.prompts import Prompts, unavailable
 from eldr.engine.steps import blocks_in, is_pulled, scheduled
+
+logger = logging.getLogger("vllm.eldr")
 
 DEFAULT_RECORDS = 1024
 MOST_RECORDS = 1 << 20
@@ -107,6 +110,7 @@ class Scheduler:
         self._ended: dict[str, Ended] = {}
         self.watches = True
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
+        self._nothing: np.ndarray | None = None  # their counts, once it is known how many layers these have
         self._steps = 0
         self._reset = False
         self._begun: deque[_Step] = deque(maxlen=_STEPS_AHEAD)  # a step that fails is never reported
@@ -123,7 +127,12 @@ class Scheduler:
         with self._counting:
             if hash_size is not None:
                 self._prompts = Prompts(config, group, hash_size, self._stats.add_record)
-            self._ring = self._open_ring(config, records)
+            try:
+                self._ring = self._open_ring(config, records)
+            except HiddenRoutingError as error:
+                if self._prompts is None:
+                    raise
+                logger.error("ELDR: serving without records of whole requests: %s", error)  # noqa: TRY400
 
     def _open_ring(self, config: Any, records: int) -> RingWriter:
         cells = config.model_config.get_total_num_hidden_layers() * self._experts
@@ -155,7 +164,7 @@ class Scheduler:
                 self._prompts.add(request)
                 if is_pulled(request):
                     return
-            if request.resumable:  # prompt and answer take turns
+            if request.resumable or self._ring is None:  # prompt and answer take turns
                 self._stats.add_record("unavailable")
             elif not self._counting.stopped:
                 self._tracker.add(
@@ -207,7 +216,7 @@ class Scheduler:
             return
         if self._prompts is not None:
             self._prompts.order(output, orders)
-        orders.answers = len(self._tracker) > 0
+        orders.answers = self._prompts is None or len(self._tracker) > 0
         orders.plan = self._tracker.step(
             requests, output.preempted_req_ids or (), blocks_in(output, self._group.index)
         )
@@ -236,10 +245,12 @@ class Scheduler:
 
     def _end(self, request: Any, prompt: dict[str, Any] | None) -> None:
         ended = self._tracker.end(request.request_id, prompt)
-        if ended is None:
+        if ended is None or not request.num_output_tokens:
             return
         if not ended.tokens:
             self._empty.append((request.request_id, ended))
+            if self._prompts is None:  # else its prompt's counts may come with the step's report
+                self._publish_empty()
         elif ended.row is None:
             self._stats.add_record("unavailable")
         else:
@@ -255,6 +266,11 @@ class Scheduler:
         """
         if isinstance(report, StepReport):
             self._update(report)
+        if self._counting.stopped:
+            for _ in (*self._ended, *self._empty):
+                self._stats.add_record("unavailable")
+            self._ended.clear()
+            self._empty.clear()
         with self._counting:
             if self._prompts is not None:
                 self._prompts.settle(self._counting.stopped)
@@ -276,24 +292,15 @@ class Scheduler:
                 self._counting.stop("another rank of this engine failed to count")
             if not self._counting.stopped:
                 self._take(report, step)
-        if self._counting.stopped:
-            for _ in (*self._ended, *self._empty):
-                self._stats.add_record("unavailable")
-            self._ended.clear()
-            self._empty.clear()
 
     def _take(self, report: StepReport, step: tuple[int, int, int, float] | None) -> None:
         counts, union = report.arrived()
         for key, value in counts.items():
             if self._prompts is not None and isinstance(key, tuple):
                 self._prompts.take(key, value)
-        if union is not None:
-            # one token was generated, and never fed: a reader that knows need not wait
-            nothing = np.zeros((len(union), self._experts), np.uint16)
-            while self._empty:
-                name, short = self._empty[-1]
-                self._publish(name, nothing, short)
-                self._empty.pop()  # once it is published: what fails before is told as unavailable
+        if union is not None and self._nothing is None:
+            self._nothing = np.zeros((len(union), self._experts), np.uint16)
+        self._publish_empty()
         for key, value in counts.items():
             if (ended := self._ended.get(key)) is not None:
                 self._publish(key, value, ended)
@@ -324,15 +331,25 @@ class Scheduler:
 
     def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
         record = {"request_id": request} | encoded(counts, self._top_k, ended.tokens, complete=ended.complete)
-        exact = record["exact"]
+        exact, prompt = record["exact"], ended.prompt or {}
         if self._prompts is not None:
-            prompt = ended.prompt or {}
             exact = exact and prompt.get("exact", False)
-            if "counts" in prompt:
-                record["prompt"] = prompt
-        assert self._ring is not None  # noqa: S101 - an engine without one does not count
-        written = self._ring.write(json.dumps(record, separators=(",", ":")).encode())
+        # counts of a long prompt may be too wide for a slot
+        written = self._write(record | {"prompt": prompt} if "counts" in prompt else record) or self._write(
+            record
+        )
         self._stats.add_record("unavailable" if not written else "exact" if exact else "inexact")
+
+    def _publish_empty(self) -> None:
+        """Publish what generated one token, which was never fed: a reader that knows need not wait."""
+        while self._empty and self._nothing is not None:
+            name, short = self._empty[-1]
+            self._publish(name, self._nothing, short)
+            self._empty.pop()  # once it is published: what fails before is told as unavailable
+
+    def _write(self, record: dict[str, Any]) -> bool:
+        assert self._ring is not None  # noqa: S101 - without one, no request is followed
+        return self._ring.write(json.dumps(record, separators=(",", ":")).encode())
 
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call."""

@@ -62,7 +62,7 @@ def scheduler():
     half = Scheduler.__new__(Scheduler)
     half._counting = Counting("activations")
     half._stats, half._ended, half._empty, half._experts = metrics.EngineStats(), {}, [], 16
-    half._prompts, half._last_update = None, 0.0
+    half._prompts, half._last_update, half._nothing = None, 0.0, None
     half._begun = deque(_Step(1, 0.0, 1, 1, 1) for _ in range(3))
     return half
 

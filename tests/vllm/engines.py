@@ -128,10 +128,9 @@ class Setup:
 
     @property
     def is_witnessed(self) -> bool:
-        """Whether a connector beside ours tells which mode the engine runs in; one that does both has it in other modes than a CPU's."""
-        return self.role in {"prefill", "decode"} or (
-            self.role == "both" and self.mode not in {None, CPU_MODE}
-        )
+        """Whether a connector beside ours tells which mode the engine runs in; one that does both has it with model runner V2 only."""
+        both = self.role == "both" and self.mode is not None and self.mode.runner == "V2"
+        return both or self.role in {"prefill", "decode"}
 
     def transfer_config(self) -> dict[str, Any]:
         """Return what ``--kv-transfer-config`` gets."""

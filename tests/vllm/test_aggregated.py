@@ -180,8 +180,9 @@ def test_what_is_exact_after_a_reset_is_right(served):
         asked = [pool.submit(served.pair.ask_decode_only, prompt[: 150 + i], 100) for i in range(4)]
         wait_for(lambda: served.engine.requests() == len(asked), "all to run", 60)
         query = {"reset_running_requests": "true", "reset_external": "true"}
-        # vLLM cannot where a step is scheduled ahead, and says so; all requests are computed again nevertheless
-        httpx.post(served.engine.url + "/reset_prefix_cache", params=query, timeout=60)
+        done = httpx.post(served.engine.url + "/reset_prefix_cache", params=query, timeout=60)
+        # beside another connector it cannot while a step is scheduled ahead; all requests are computed again nevertheless
+        assert done.is_success or served.engine.setup.is_witnessed
         exchanges = [one.result() for one in asked]
     served.check([served.pair.ask_decode_only(prompt, 5)])
     for exchange in exchanges:

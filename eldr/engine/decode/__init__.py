@@ -1,1 +1,1 @@
-"""Decode engines: what every finished request activated, the union of every step, and no KV that came too late."""
+"""Answers: what every finished request activated, and no KV that came too late."""

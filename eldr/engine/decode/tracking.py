@@ -1,4 +1,4 @@
-"""Which positions of which request a decode engine counts. Plain Python, no vLLM.
+"""Which positions of which request count as its answer. Plain Python, no vLLM.
 
 Counted are the generated tokens that are fed back: positions N .. N+G-2 of a prompt of N and an answer of G tokens,
 each once. A pulled prompt's last token is computed again here and belongs to the prompt. Blocks of the KV cache map to
@@ -82,7 +82,7 @@ def n_rows(config: Any) -> int:
 
 
 class Tracker:
-    """Rows and blocks of the requests of one decode engine.
+    """Rows and blocks of the requests of an engine.
 
     Parameters
     ----------

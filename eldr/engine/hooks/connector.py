@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-from eldr.contract import ELDR_KEY
+from eldr.contract import ELDR_KEY, ENV_BALANCE
 from eldr.engine import metrics, needs, refusal
 from eldr.engine.balance import setting, start
 from eldr.engine.balance.choice import Balance
@@ -94,6 +94,9 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                     hash_size=None if sizes is None else sizes[1],
                     counting=self._counting,
                 )
+            if self._balances and self._scheduler is None:  # nobody would read what ranks report
+                with refusal.told():
+                    raise UnsupportedEngineError(f"{ENV_BALANCE}: {self._counting.stopped}; unset it")
 
     def _counts_prompts(self) -> bool:
         kv_role = self._kv_transfer_config.kv_role

@@ -1,1 +1,1 @@
-"""Prefill engines: every prompt's experts, in the answer."""
+"""Prompts: which experts each used, for answers and records."""

@@ -27,6 +27,7 @@ class _Prompt:
     tokens: int
     number: int  # ids may come again
     is_pulled: bool
+    is_ordered: bool = False  # summed by the worker in a step, since it was computed last
     partial: bool = False  # some of its blocks were not computed here
     value: dict[str, Any] | None = None
 
@@ -58,7 +59,8 @@ class Prompts:
         """Follow a request; a prompt that is streamed in grows while it runs, and has no counts."""
         prompt = _Prompt(request.num_prompt_tokens, next(self._numbers), is_pulled(request))
         if request.resumable:
-            prompt.tokens, prompt.value = 0, unavailable("the prompt was streamed in")
+            prompt.is_ordered, prompt.value = True, unavailable("the prompt was streamed in")
+            prompt.tokens = 0
         self._prompts[request.request_id] = prompt
         self._blocks.add(request.request_id, request.block_hashes)
 
@@ -73,11 +75,12 @@ class Prompts:
                     end = computed + tokens
                     orders.drafts += self._leave_out(request, end - of_it, end, blocks_of(request))
         for request, computed, tokens in steps:
-            prompt = self._prompts.get(request)
-            if prompt is not None and computed < prompt.tokens <= computed + tokens:
+            if (prompt := self._prompts.get(request)) is None or computed + tokens < prompt.tokens:
+                continue
+            if computed < prompt.tokens or not prompt.is_ordered:
                 blocks = blocks_of(request)[: -(-prompt.tokens // self._group.block_size)]
                 orders.finishing[request, prompt.number] = counted = self._blocks.counted(request, blocks)
-                prompt.partial = len(counted) < len(blocks)
+                prompt.partial, prompt.is_ordered = len(counted) < len(blocks), True
 
     def _leave_out(self, request: str, first: int, end: int, blocks: list[int]) -> list[int]:
         """Return the slots of drafts right behind a prompt; others spoil their blocks, as it is not known where they are."""
@@ -138,10 +141,13 @@ class Prompts:
             self._count("unavailable" if exact is None else "exact" if exact else "inexact")
 
     def reset(self) -> None:
-        """Forget the counts of running requests, whose tokens are computed again, perhaps with other weights."""
+        """Forget the counts of running requests, whose tokens are computed again, perhaps with other weights.
+
+        A new number keeps those away that a step in flight brings.
+        """
         for prompt in self._prompts.values():
             if prompt.tokens:
-                prompt.value = None
+                prompt.value, prompt.number, prompt.is_ordered = None, next(self._numbers), False
 
 
 def unavailable(reason: str) -> dict[str, Any]:

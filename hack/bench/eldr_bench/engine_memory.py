@@ -47,7 +47,7 @@ def memory() -> list[str]:
         "|---|---|---|---|",
         *(model.row() for model in MODELS),
         "",
-        "Decode engines keep 2 x `max_num_seqs` rows of MoE layers x experts x 4 bytes (12 MiB for Qwen3-30B-A3B and 256 requests), and",
-        "1024 finished requests of 17 KiB each in `/dev/shm`.",
+        "Every engine keeps 2 x `max_num_seqs` rows of MoE layers x experts x 4 bytes (12 MiB for Qwen3-30B-A3B and 256 requests).",
+        "1024 finished requests are in `/dev/shm`: 17 KiB each, with `kv_producer` 33 KiB.",
         "",
     ]

@@ -78,37 +78,6 @@ def test_the_ring_of_a_killed_writer_is_removed_by_the_next_one_that_of_a_living
     assert list(tmp_path.iterdir()) == [path_of("i", tmp_path)]
 
 
-def _start(folder, name, barrier, go):
-    barrier.wait(60)
-    ring = RingWriter(path_of(name, folder), slots=4, slot_bytes=64)
-    ring.write(name.encode())
-    barrier.wait(60)
-    go.wait(60)
-    ring.close()
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_many_engines_can_start_at_once(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    barrier, go = context.Barrier(5), context.Event()
-    names = [f"engine-{n}" for n in range(4)]
-    children = [context.Process(target=_start, args=(tmp_path, name, barrier, go)) for name in names]
-    for child in children:
-        child.start()
-    barrier.wait(60)
-    barrier.wait(60)
-    for name in names:
-        reader = RingReader(path_of(name, tmp_path))
-        assert reader.get(0) == name.encode()
-        reader.close()
-    go.set()
-    for child in children:
-        child.join(60)
-        assert child.exitcode == 0
-        child.close()
-
-
 def _write(folder, ready, go):
     ring = RingWriter(path_of("fast", folder), slots=8, slot_bytes=256)
     ready.set()

@@ -5,7 +5,6 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
 from eldr.engine.balance.packing import activation_weights, spread
-from eldr.sim import traces
 from tests.support.metro import Placement
 from tests.support.metro.baselines import active_set, pack
 
@@ -36,46 +35,6 @@ def random_case(seed):
     )[seed % 3]
     batch = int(rng.choice([4, 16, 64, 256]))
     return active_set(tokens(rng, n_experts, top_k, batch), n_experts), Placement(where, n_experts, ranks)
-
-
-class Captured:
-    """Steps of the captured activations."""
-
-    def __init__(self, seed):
-        self.traces = traces.load()
-        self.rng = np.random.default_rng(seed)
-
-    def step(self, layer, batch):
-        """Return the experts of a random batch's tokens, int of shape (batch, top_k)."""
-        chosen = self.traces.decode_experts
-        record, token = (self.rng.integers(0, n, batch) for n in chosen.shape[:2])
-        return chosen[record, token, layer].astype(int)
-
-    def sums(self, layer):
-        """Return the tokens of each expert over all captured steps."""
-        return np.bincount(
-            self.traces.decode_experts[:, :, layer].ravel(), minlength=self.traces.n_experts
-        ).astype(float)
-
-
-def captured_cases(n, seed):
-    captured = Captured(seed)
-    n_experts = captured.traces.n_experts
-    steps = captured.traces.decode_experts[:, :, 0, 0].size
-    places = {}
-    for i in range(n):
-        layer, ranks = i % captured.traces.n_layers, (4, 8)[i // 4 % 2]
-        ratio, kind, batch = (1.125, 1.25, 1.5)[i % 3], i // 8 % 2, (8, 32, 128)[i // 16 % 3]
-        key = layer, ranks, ratio, kind, batch
-        if key not in places:
-            sums, n_physical = captured.sums(layer), slots(n_experts, ratio, ranks)
-            where = (
-                spread(activation_weights(sums, steps // batch), n_physical, ranks)
-                if kind
-                else pack(sums, n_physical, ranks)
-            )
-            places[key] = Placement(where, n_experts, ranks)
-        yield active_set(captured.step(layer, batch), n_experts), places[key]
 
 
 def fits(active, placement, limit):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.metro import Placement, exact, greedy
-from tests.unit.support.metro_cases import captured_cases, fits, random_case
+from tests.unit.support.metro_cases import fits, random_case
 
 
 def check(choice, active, placement):
@@ -45,15 +45,6 @@ def test_exact_is_the_maximum_flow_in_random_cases(cases):
     tell(f"{len(cases)} random cases", ratios)
     assert len(ratios) == len(cases)
     assert np.mean(ratios) < 1.02
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cases", [250, pytest.param(1000, marks=pytest.mark.long)])
-def test_exact_is_the_maximum_flow_in_captured_cases(cases):
-    ratios = compare(captured_cases(cases, 0))
-    tell(f"{cases} captured cases", ratios)
-    assert len(ratios) == cases
-    assert np.mean(ratios) < 1.05
 
 
 @st.composite
@@ -131,13 +122,6 @@ def test_relief_moves_one_expert_per_edge():
     active = np.ones(3, dtype=bool)
     assert greedy(active, placement).rank_of.tolist() == [0, 1, 0]
     assert exact(active, placement).rank_of.tolist() == [1, 2, 0]
-
-
-def test_one_rank_computes_everything():
-    placement = Placement([0, 1, 0, 2], 3, 1)
-    choice = exact(np.array([True, False, True]), placement)
-    assert choice.load == [2]
-    assert placement.physical_ids(choice.rank_of).tolist() == [0, 1, 3]
 
 
 def test_two_replicas_on_one_rank_are_one():
