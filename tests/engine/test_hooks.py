@@ -26,7 +26,7 @@ import eldr.engine
 from eldr.contract import METRIC_COUNTING, PULL_BEFORE_KEY
 from eldr.engine import messages, refusal
 from eldr.engine.decode import deadline
-from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 from eldr.engine.figures import N_FIGURES
 from eldr.engine.hooks import connector as hooks
 from eldr.engine.hooks import plugin
@@ -366,6 +366,14 @@ def test_an_engine_ends_when_a_report_of_what_ranks_chose_is_lost(build, monkeyp
     monkeypatch.setattr(StepReport, "balance", lose)
     with pytest.raises(RanksDisagreeError, match="cannot be read what ranks chose"):
         decode.serve("b", DECODE)
+
+
+def test_an_engine_that_chooses_replicas_and_cannot_read_its_reports_is_refused(build, monkeypatch):
+    monkeypatch.setattr(hooks.setting, "read", lambda _: True)
+    monkeypatch.setattr(hooks.compatibility, "problems", lambda *_, **__: [])
+    monkeypatch.setattr(hooks.Scheduler, "__init__", fail)
+    with pytest.raises(UnsupportedEngineError, match=r"counting failed.*unset it"):
+        build("kv_consumer")
 
 
 def lose(report):
