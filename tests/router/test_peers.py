@@ -253,7 +253,9 @@ async def test_engines_that_report_no_load_are_split_over_all_routers_that_are_l
         asking = [asyncio.ensure_future(router.post(stream=True)) for router in routers for _ in range(4)]
         await until(lambda: made[1].polls >= 2, "both to be refused a report")
         await until(lambda: sum(task.done() for task in asking) == 4, "the rest to be refused")
-        assert [router.counts() for router in routers] == [{"d0": 2}] * 2
+        await until(
+            lambda: [router.counts() for router in routers] == [{"d0": 2}] * 2, "the others to decode"
+        )
         (engine,) = (await routers[0].state())["decode"]
         assert (engine["reports"], engine["bound"], engine["total"]) == (False, 2, 6)
         release.set()
