@@ -12,7 +12,7 @@ import eldr
 
 MODULES = ("__init__", "contract", "engine_limit", "wire")
 _MARK = ".eldr-plugin"
-"""A file beside a copy, which tells it from an installation."""
+"""A file beside a copy, which an installation does not have."""
 
 
 class NotACopyError(Exception):

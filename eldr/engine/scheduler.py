@@ -311,7 +311,7 @@ class Scheduler:
     def _measured(self, number: int | None, of_all: int | None) -> tuple[int, int, int, float] | None:
         """Return the requests of a step, the tokens that it fed and held, on all ranks, and its seconds.
 
-        None of a step that another rank tells of, and of one that computes prompts: not its experts alone make that one long.
+        None of a step that another rank reports, and of one that computes prompts: not its experts alone make that one long.
         """
         if number is None:
             return None
@@ -345,7 +345,7 @@ class Scheduler:
         while self._empty and self._nothing is not None:
             name, short = self._empty[-1]
             self._publish(name, self._nothing, short)
-            self._empty.pop()  # once it is published: what fails before is told as unavailable
+            self._empty.pop()  # once it is published: what fails before is counted as unavailable
 
     def _write(self, record: dict[str, Any]) -> bool:
         assert self._ring is not None  # noqa: S101 - without one, no request is followed

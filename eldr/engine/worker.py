@@ -161,8 +161,8 @@ class Worker:
             if self._orders.answers:
                 union = self._kernels.count_step(self._answers, experts, slots)
                 if (of_all := self._capture.union) is not None:
-                    told = of_all.told.clone()
-                    union, requests = told[:-1], told[-1]
+                    of_ranks = of_all.told.clone()
+                    union, requests = of_ranks[:-1], of_ranks[-1]
         if union is None and chosen is None and not self._counts:
             return None
         counts, self._counts = self._counts, {}

@@ -194,7 +194,7 @@ class Engine:
             return False
 
     def records(self) -> dict[str, Any]:
-        """Return what the engine has told of whole requests that ended."""
+        """Return what the engine has reported of whole requests that ended."""
         records: dict[str, Any] = {}
         for number in range(self._ring.written):
             record = json.loads(self._ring.get(number) or b"{}")

@@ -135,9 +135,9 @@ def check_prefill(engine):
     return checked
 
 
-def signature(request, told):
-    """Check what is told of a prompt; return whether it is exact."""
-    value = decode_counts(told)
+def signature(request, reported):
+    """Check what is reported of a prompt; return whether it is exact."""
+    value = decode_counts(reported)
     right = np.array_equal(value.counts, counts_of(request.prompt_token_ids, 0, request.num_prompt_tokens))
     assert right or not value.exact, f"signature of {request.request_id}"
     return "exact signatures" if value.exact else "inexact signatures"

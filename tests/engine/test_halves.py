@@ -194,9 +194,9 @@ def test_steps_that_compute_prompts_on_any_rank_are_not_measured(engine):
     half.add(request("a", 6))
     for number, (done, tokens, others) in enumerate(((0, 4, None), (4, 2, None), (6, 1, 2), (7, 1, MIXED))):
         orders = half.orders(output(cached=[("a", done, tokens)], blocks={"a": [4, 2, 8]}))
-        told = None if others is None else torch.tensor(orders.requests + others)
+        of_all = None if others is None else torch.tensor(orders.requests + others)
         chosen = BalanceReport(figures, torch.tensor(False))
-        half.update(sent(StepReport({}, number + 1, union, balance=chosen, requests=told)))
+        half.update(sent(StepReport({}, number + 1, union, balance=chosen, requests=of_all)))
     stats = half.stats().data
     assert stats["batch"] == stats["fed"] == [3]
     assert len(stats["active"]) == len(stats["seconds"]) == len(stats["balance"]) == 1

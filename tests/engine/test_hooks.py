@@ -344,7 +344,7 @@ def test_hooks_answer_whatever_fails(build, monkeypatch, name):
 
 
 @pytest.mark.parametrize("where", ["figures", "worker"])
-def test_an_engine_ends_when_nobody_would_be_told_that_ranks_disagree(build, monkeypatch, where):
+def test_an_engine_ends_when_it_cannot_report_that_ranks_disagree(build, monkeypatch, where):
     def ended(status):
         raise SystemExit(status)
 

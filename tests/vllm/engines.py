@@ -128,7 +128,7 @@ class Setup:
 
     @property
     def is_witnessed(self) -> bool:
-        """Whether a connector beside ours tells which mode the engine runs in; one that does both has it with model runner V2 only."""
+        """Whether a connector beside ours reports which mode the engine runs in; one that does both has it with model runner V2 only."""
         both = self.role == "both" and self.mode is not None and self.mode.runner == "V2"
         return both or self.role in {"prefill", "decode"}
 

@@ -75,7 +75,7 @@ def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
 
 
 def compare(said: torch.Tensor, ranks: int, trouble: torch.Tensor) -> None:
-    """Note what the sum of all ranks' tails of a layer tells, int32 of shape (N_TAIL,).
+    """Note what the sum of all ranks' tails of a layer says, int32 of shape (N_TAIL,).
 
     ``trouble``, int32 of shape (), becomes 1 where ranks differ or one must end, and stays so.
     """

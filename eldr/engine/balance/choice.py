@@ -107,7 +107,7 @@ class Rules:
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Raise what fails here as a RankAloneError: other ranks wait for this one, and only its end tells them."""
+    """Raise what fails here as a RankAloneError: other ranks wait for this one until it ends."""
     try:
         yield
     except (RanksDisagreeError, RankAloneError):
@@ -169,7 +169,7 @@ class Balance:
         RanksDisagreeError
             On CPUs; on accelerators the step's report tells.
         RankAloneError
-            If this rank cannot choose: the others wait in this layer's sum, or have had it, and only its end tells them.
+            If this rank cannot choose: the others wait in this layer's sum, or in the next, until its process ends.
         """
         layer, form = self.layers[number], self._rules.form
         if bound_by_compute(tokens, self._rules.top_k, len(layer.count)):
@@ -214,10 +214,8 @@ class Balance:
 
     def try_out(self) -> None:
         """Decide for every layer, so that ranks that disagree end now; all ranks must come here together."""
-        every = torch.arange(0, self._group.experts, 2, device=self.trouble.device)[
-            None
-        ]  # half of the experts
+        half = torch.arange(0, self._group.experts, 2, device=self.trouble.device)[None]
         for number in range(len(self.layers)):
-            self.exchange(number, every, 1)
+            self.exchange(number, half, 1)
             self._settle(number)
         self.begin()

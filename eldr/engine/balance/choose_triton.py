@@ -166,7 +166,7 @@ def _remap(ids, places, found, n_ids):
 
 
 def decide(said: torch.Tensor, layer: Layer) -> None:
-    """Do what :func:`eldr.engine.balance.choose_host.decide` does, without its limit on relief paths, for up to ``MOST_RANKS`` ranks."""
+    """Do what :func:`eldr.engine.balance.choose_host.decide` does, for up to ``MOST_RANKS`` ranks."""
     experts = len(layer.table)
     padded = {
         "padded_experts": experts,

@@ -94,7 +94,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                     hash_size=None if sizes is None else sizes[1],
                     counting=self._counting,
                 )
-            if self._balances and self._scheduler is None:  # nobody would read what ranks report
+            if self._balances and self._scheduler is None:  # what ranks report would not be read
                 with refusal.told():
                     raise UnsupportedEngineError(f"{ENV_BALANCE}: {self._counting.stopped}; unset it")
 
@@ -182,7 +182,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         return StepReport({}, counting=self._counting) if self._counting.stopped else None
 
     def _end_unreported(self) -> None:
-        """End a process whose ranks choose replicas: nobody would be told that they disagree."""
+        """End a process whose ranks choose replicas: that they disagree could not be reported."""
         if self._balance is not None:
             with refusal.told():
                 raise RankAloneError(f"ELDR: what ranks chose cannot be reported: {self._counting.stopped}")

@@ -124,7 +124,7 @@ class Prompts:
             prompt.value = unavailable("no counts for this request")
             self._handed_out[prompt.number] = prompt
         else:
-            self._tell(prompt)
+            self._count_result(prompt)
         return prompt.value
 
     def settle(self, stopped: str) -> None:
@@ -132,10 +132,10 @@ class Prompts:
         for prompt in self._handed_out.values():
             if stopped and prompt.value is not None and "unavailable" in prompt.value:
                 prompt.value["unavailable"] = stopped
-            self._tell(prompt)
+            self._count_result(prompt)
         self._handed_out.clear()
 
-    def _tell(self, prompt: _Prompt) -> None:
+    def _count_result(self, prompt: _Prompt) -> None:
         if prompt.is_pulled and prompt.value is not None:
             exact = prompt.value.get("exact")
             self._count("unavailable" if exact is None else "exact" if exact else "inexact")

@@ -153,9 +153,7 @@ def _less(measured: Sequence[Measured]) -> list[str]:
 def _tails(results: Results) -> str:
     main = results.cells("main")
     tails = [results.change([cell], BAND, BEST, P99) for cell in main]
-    longer, by_mean = (
-        sum(bound > 0 for bound in of) for of in zip(*((tail.low, tail.mean) for tail in tails), strict=True)
-    )
+    by_mean, longer = sum(tail.mean > 0 for tail in tails), sum(tail.low > 0 for tail in tails)
     drift = results.cells("drift")
     stale = {cell: results.change([cell], BAND, JSQ, P99) for cell in drift}
     worst = max(stale, key=lambda cell: stale[cell].mean)
@@ -164,7 +162,7 @@ def _tails(results: Results) -> str:
     return (
         f"**The paper's band can lengthen the tail.** In simulation its P99 is longer than the best balancer's in {by_mean} of {len(tails)} cells, by the whole interval in {longer}. After a drift with stale "
         f"centroids it is up to {stale[worst]} % above JSQ; the default, stale too, is at {ours} % at worst. With `maxLoad: 1.25` the band "
-        f"is at {bounded} % in that cell, with the artifact's refit every 2.5 s and its second candidate, which no user can run, at {refit} %."
+        f"is at {bounded} % in that cell. With the artifact's refit every 2.5 s and its second candidate it is at {refit} %; no user can run that."
     )
 
 
