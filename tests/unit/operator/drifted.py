@@ -11,6 +11,7 @@ from eldr_operator.drift.observation import Observation, SetReport
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
 from eldr_operator.drift.windows import Span, Window
+from tests.unit.operator.builders import NOW
 
 SHARES = (0.25, 0.25, 0.25, 0.25)
 OTHER = (0.7, 0.1, 0.1, 0.1)
@@ -32,11 +33,11 @@ def counts(n, shares, rng):
 class Life:
     """Feeds windows to the decision, and checks of every one that looking twice changes nothing."""
 
-    def __init__(self, now, *, spec=None, digest="a", policy=POLICY_ELDR, **seen):
+    def __init__(self, *, spec=None, digest="a", policy=POLICY_ELDR, **seen):
         self.rng = random.Random(1)
-        self.now, self.spec, self.state = now, DriftSpec.model_validate(spec or {}), State()
+        self.now, self.spec, self.state = NOW, DriftSpec.model_validate(spec or {}), State()
         self.baseline = Baseline(counts(400, SHARES, self.rng), 0.1, 0.08, 0.12)
-        defaults = {"samples": 100_000, "activated": now - timedelta(hours=1), "saving": GOOD}
+        defaults = {"samples": 100_000, "activated": NOW - timedelta(hours=1), "saving": GOOD}
         self.seen = Observation(digest=digest, policy=policy, baseline=self.baseline, **defaults | seen)
         self.spans, self.verdict = [], None
         self.look()

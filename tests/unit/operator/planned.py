@@ -13,7 +13,7 @@ from eldr_operator.locality.activation import Decision
 from eldr_operator.locality.memory import Memory, Refit
 from eldr_operator.locality.outcome import Look
 from eldr_operator.locality.router_view import RouterView
-from tests.unit.operator.routers import POD
+from tests.unit.operator.builders import POD
 
 NIGHTLY = {"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from eldr_operator.validation.spec import blocked_roles, problems
+from tests.unit.operator.builders import make_vllm
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -64,7 +65,7 @@ GOLDEN = Path(__file__).parent / "golden"
         ({"decode": {"args": ["--max-num-queued-tokens=9"]}}, "spec.decode.args[0]", {"decode"}),
     ],
 )
-def test_refused_arguments(make_vllm, spec, field, roles):
+def test_refused_arguments(spec, field, roles):
     cr = make_vllm(**spec)
     (found,) = problems(cr)
     assert (found.reason, found.field) == ("InvalidArgument", field)
@@ -93,7 +94,7 @@ def test_refused_arguments(make_vllm, spec, field, roles):
         {"engine": {"type": "Simulator", "args": ["--port=1"]}},
     ],
 )
-def test_let_pass(make_vllm, spec):
+def test_let_pass(spec):
     assert problems(make_vllm(**spec)) == []
 
 
@@ -117,7 +118,7 @@ def test_let_pass(make_vllm, spec):
         ({"engine": {"args": ["--max_num_queued_r", "8"]}}, "spec.engine.args[0]"),
     ],
 )
-def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
+def test_batches_smaller_than_what_routers_send(spec, field):
     (found,) = problems(make_vllm(**spec))
     assert (found.reason, found.field) == ("InvalidArgument", field)
     assert "maxInFlightPerDecode" in found.remedy
@@ -134,7 +135,7 @@ def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
         {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 32}},
     ],
 )
-def test_batches_that_hold_what_routers_send(make_vllm, spec):
+def test_batches_that_hold_what_routers_send(spec):
     assert problems(make_vllm(**spec)) == []
 
 
@@ -150,7 +151,7 @@ def test_batches_that_hold_what_routers_send(make_vllm, spec):
         ("--enable-lora ", "write --enable-lora:"),
     ],
 )
-def test_an_option_and_its_value_in_one_item(make_vllm, role, arg, instead):
+def test_an_option_and_its_value_in_one_item(role, arg, instead):
     """As people copy them from a shell: vLLM reads one option of that name, which it does not have."""
     (found,) = problems(make_vllm(**{role: {"args": ["--seed=1", arg]}}))
     assert (found.reason, found.field, found.value) == ("InvalidArgument", f"spec.{role}.args[1]", arg)
@@ -161,17 +162,17 @@ def test_an_option_and_its_value_in_one_item(make_vllm, role, arg, instead):
     "arg",
     ["", "=", "--chat-template={% if x %} y", '{"a": "b c"}', "a b", '--speculative-config={"method": "ngram"}', '-dc={"a": 1}'],
 )  # fmt: skip
-def test_items_with_blanks_that_are_one_argument(make_vllm, arg):
+def test_items_with_blanks_that_are_one_argument(arg):
     assert problems(make_vllm(engine={"args": [arg]})) == []
 
 
-def test_a_value_of_its_own_is_shown(make_vllm):
+def test_a_value_of_its_own_is_shown():
     (found,) = problems(make_vllm(decode={"args": ["--x", "-dp", "4", "--y"]}))
     assert str(found).startswith("spec.decode.args[1]: '-dp 4': remove it: ")
 
 
 @pytest.mark.slow
-def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
+def test_every_spelling_that_vllm_reads_as_a_refused_option():
     """Against all options of vLLM 0.32, listed by ``make_arg_parser(FlexibleArgumentParser())._option_string_actions``."""
     options = set((GOLDEN / "vllm-0.32-options.txt").read_text().split())
 
@@ -205,7 +206,7 @@ def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
 @pytest.mark.parametrize(
     "args", [["--enable-eplb"], ["--eplb-config", "{}"], ["--eplb-config.window_size=9"], ["--eplb_c=1"]]
 )
-def test_copies_of_experts_have_a_field_on_decode_engines(make_vllm, args):
+def test_copies_of_experts_have_a_field_on_decode_engines(args):
     for role in ("engine", "decode"):
         (found,) = problems(make_vllm(**{role: {"args": args}}))
         assert found.field == f"spec.{role}.args[0]"
@@ -231,7 +232,7 @@ GLOO = '{"communicator": "torch_gloo"}'
         (["--enable-eplb", "--eplb-config", GLOO, "--eplb-config.window_size=9"], 0),
     ],
 )
-def test_prefill_engines_whose_copies_would_go_by_nixl(make_vllm, args, at):
+def test_prefill_engines_whose_copies_would_go_by_nixl(args, at):
     cr = make_vllm(prefill={"args": args})
     (found,) = problems(cr)
     assert (found.reason, found.field) == ("InvalidArgument", f"spec.prefill.args[{at}]")
@@ -252,5 +253,5 @@ def test_prefill_engines_whose_copies_would_go_by_nixl(make_vllm, args, at):
         ["--enable-expert-parallel", "--no-enable-eplb"],
     ],
 )
-def test_prefill_engines_that_may_have_copies(make_vllm, args):
+def test_prefill_engines_that_may_have_copies(args):
     assert problems(make_vllm(prefill={"args": args})) == []

@@ -21,6 +21,7 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrFit, parse
 from eldr_operator.workloads import router
 from tests.support.clients import authority, issued
+from tests.unit.operator.builders import NOW, make_cr
 
 STATE = {
     "policy": "JSQ",
@@ -192,12 +193,12 @@ async def test_a_router_that_speaks_no_tls_where_its_pod_says_so(signer, clock, 
     assert (view.problem, view.is_distrusted) == ("TLS with it fails: wrong version number", True)
 
 
-async def test_polls_tell_a_refused_certificate_at_once(serve, signer, tmp_path, clock, now):
+async def test_polls_tell_a_refused_certificate_at_once(serve, signer, tmp_path, clock):
     serve(signer)
     woken = asyncio.Event()
     async with routers.session() as client:
         fetch = partial(routers.fetch, client)
-        polls = Polls(fetch, lambda _: woken.set(), lambda: now, Authorities(Maps(signer), clock))
+        polls = Polls(fetch, lambda _: woken.set(), lambda: NOW, Authorities(Maps(signer), clock))
         try:
             polls.latest(("ns", "x"), [POD], "t", "qwen3-ca")
             polls.ask_every(("ns", "x"), 0.01)
@@ -213,13 +214,13 @@ async def test_polls_tell_a_refused_certificate_at_once(serve, signer, tmp_path,
             polls.close()
 
 
-def test_the_condition_says_what_to_do(make_cr, now):
+def test_the_condition_says_what_to_do():
     cr = make_cr(router={"adminTLS": TLS})
     views = [
         RouterView(POD, problem="its certificate is refused: certificate has expired", is_distrusted=True)
     ]
-    unreached = now.replace(year=now.year - 1)
-    found = activation.decide(cr, [], Table(), views, now, unreached_since=unreached).condition
+    unreached = NOW.replace(year=NOW.year - 1)
+    found = activation.decide(cr, [], Table(), views, NOW, unreached_since=unreached).condition
     assert (found.status, found.reason) == ("Unknown", "RoutersUnreachable")
     assert (
         f"router r0 (its certificate is refused: certificate has expired); Secret {TLS['secretName']}"
@@ -229,7 +230,7 @@ def test_the_condition_says_what_to_do(make_cr, now):
     assert "ca.crt of ConfigMap qwen3-ca" in found.message
 
 
-def test_what_pods_and_fits_get(make_cr):
+def test_what_pods_and_fits_get():
     cr, plain = make_cr(router={"adminTLS": TLS}), make_cr()
     made = router.container(cr, "i")
     given = [

@@ -13,6 +13,7 @@ from eldr_operator.locality import memory
 from eldr_operator.locality.memory import KEY, Memory
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, Report, parse
+from tests.unit.operator.builders import NOW, make_cr, make_fit
 
 COUNTS = {"similarity": [0] * (SIMILARITY_BINS - 1) + [60], "clusters": [30, 30], "requests": 60}
 WHOLE = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
@@ -74,13 +75,13 @@ def test_a_memory_forgets_one_that_cannot_be_read_so_that_its_report_is_read_aga
     assert ("sha256:a" in kept) == (value == DAMAGED[1]), "how many workers there were is not known here"
 
 
-def test_a_fit_tells_of_a_baseline_that_cannot_be_read(make_fit, now):
+def test_a_fit_tells_of_a_baseline_that_cannot_be_read():
     pointer = {"fit": "f", "digest": "sha256:f", "k": 2, "shards": []}
     report = {"verdict": "Accepted", "reason": "Better", "message": "m" * 9000, "set": pointer}
 
     def finished(baseline):
         data = {"data": {contract.REPORT_KEY: json.dumps(report | {"baseline": baseline})}}
-        found = lifecycle.advance(make_fit("f", "Running"), None, data, busy=None, model="m", now=now)
+        found = lifecycle.advance(make_fit("f", "Running"), None, data, busy=None, model="m", now=NOW)
         return found.status["conditions"][0]
 
     for value in DAMAGED:
@@ -101,7 +102,7 @@ def test_a_report_with_more_shards_than_a_set_has_is_refused():
         parse(Report, report | {"set": pointer | {"shards": [shard] * 257}})
 
 
-def test_the_largest_that_can_be_remembered_fits_into_a_configmap(make_cr):
+def test_the_largest_that_can_be_remembered_fits_into_a_configmap():
     most, name = 1 << 40, "n" * 253
     similarity = [0] * (SIMILARITY_BINS - 1) + [most * MOST_CLUSTERS]
     counts = {"similarity": similarity, "clusters": [most] * MOST_CLUSTERS, "requests": most * MOST_CLUSTERS}

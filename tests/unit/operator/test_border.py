@@ -16,6 +16,7 @@ from eldr_operator import border
 from eldr_operator.kube.authorities import Trust
 from eldr_operator.locality import routers, signatures, step_time
 from eldr_operator.locality.router_view import RouterPod, RouterView
+from tests.unit.operator.builders import NOW, make_cr
 
 POD = RouterPod("r0", "127.0.0.1", None)
 HUGE = 10**400
@@ -62,15 +63,9 @@ FIELDS = sorted(state())
 
 def everything(view):
     """Do with a view what a pass does, and return what is shown of it."""
-    shown = step_time.status(CR, [view]), view.policy, view.complaint, dict(view.refused or {})
+    shown = step_time.status(make_cr(), [view]), view.policy, view.complaint, dict(view.refused or {})
     window, _ = signatures.advance(None, [view], NOW)
     return json.dumps([*shown, window.start], allow_nan=False).encode()
-
-
-@pytest.fixture(autouse=True)
-def _world(make_cr, now):
-    global CR, NOW
-    CR, NOW = make_cr(), now
 
 
 def test_a_good_state_is_read_whole():
@@ -153,12 +148,12 @@ def test_texts_can_be_written_anywhere(told):
     assert found.isprintable()
 
 
-def test_qualities_that_went_down_or_were_not_told_count_nothing(now):
+def test_qualities_that_went_down_or_were_not_told_count_nothing():
     def view(**counts):
         return RouterView.of(POD, state(counters={counter(quality): n for quality, n in counts.items()}))
 
-    window, _ = signatures.advance(None, [view(exact=50, wire_error=math.inf)], now)
-    later = now + timedelta(minutes=1)
+    window, _ = signatures.advance(None, [view(exact=50, wire_error=math.inf)], NOW)
+    later = NOW + timedelta(minutes=1)
     _, answers = signatures.advance(window, [view(exact=70, inexact=0, wire_error=900)], later)
     assert answers is not None
     assert (answers["exact"], answers["wire_error"]) == (20, 0)

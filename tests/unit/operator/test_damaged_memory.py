@@ -17,6 +17,7 @@ from eldr_operator.errors import InvalidResourceError
 from eldr_operator.locality import memory
 from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory, Refit
 from eldr_operator.locality.routing import Table
+from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set
 
 TIME = "2026-01-01T00:00:00Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,13 +55,13 @@ STATE = State(
 
 
 @pytest.fixture
-def live(make_cr, make_set, now):
+def live():
     table = Table(
         epoch=3,
         active=make_set("b"),
         previous=make_set("a"),
-        activated_at=now,
-        staged_at=now,
+        activated_at=NOW,
+        staged_at=NOW,
         reason="Accepted",
     )
     made = Memory(
@@ -87,7 +88,7 @@ def written(make_cr, found):
     return told
 
 
-def test_what_is_whole_is_read_whole_and_nothing_is_lost(make_cr, live):
+def test_what_is_whole_is_read_whole_and_nothing_is_lost(live):
     found = memory.read(live, {})
     assert found.drift == STATE
     assert found.day == {AT: 0.25}
@@ -103,7 +104,7 @@ def test_what_is_whole_is_read_whole_and_nothing_is_lost(make_cr, live):
         "previous", "activatedAt", "stagedAt", "reason", "history", "refit", "drift", "driftDay", "baselines", "protective",
     ],
 )  # fmt: skip
-def test_one_bad_key_loses_only_itself(make_cr, live, key, value):
+def test_one_bad_key_loses_only_itself(live, key, value):
     bad = damaged(live, lambda told: told.update({key: value}))
     found = memory.read(bad, {})
     before, after = json.loads(live["data"][KEY]), written(make_cr, found)
@@ -114,7 +115,7 @@ def test_one_bad_key_loses_only_itself(make_cr, live, key, value):
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("part", [None, "drift", "known", "spread", "shown", "promise", "protection", "fits"])
-def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
+def test_one_bad_field_of_drift_loses_only_itself(live, part, value):
     whole = STATE.to_json()
     for name in type(STATE if part is None else getattr(STATE, part) or Shown).model_fields:
         alias = {"lost_since": "lostSince"}.get(name, name)
@@ -135,7 +136,7 @@ def test_what_was_called_otherwise_once_may_be_damaged_too(value):
     assert records.read(State, told | {"barred": value}).digest == STATE.digest
 
 
-def test_what_is_reckoned_here_is_as_large_as_it_is(make_cr):
+def test_what_is_reckoned_here_is_as_large_as_it_is():
     """A router that lies may make a sum of any size: it is not read again, and ends no pass."""
     huge = Shown(value=1e15, similarity=1.0, clusters=1.0, requests=1 << 60)
     made = STATE.but(shown=huge, known=Known(similarity=(1 << 60,)), drift=Drift(requests=1 << 60))
@@ -245,7 +246,7 @@ def test_a_time_of_another_zone_is_read_in_utc():
         "0001-01-01T00:00:00Z",
     ],
 )  # fmt: skip
-def test_a_fit_with_a_time_that_one_cannot_reckon_with_is_named(make_fit, key, told):
+def test_a_fit_with_a_time_that_one_cannot_reckon_with_is_named(key, told):
     with pytest.raises(InvalidResourceError, match=f"spec.{key}"):
         make_fit("f", **{key: told})
 
@@ -261,7 +262,7 @@ def test_a_fit_with_a_time_that_one_cannot_reckon_with_is_named(make_fit, key, t
         {"digest": None},
     ],
 )
-def test_a_fit_whose_status_tells_no_set_has_none(make_fit, damage):
+def test_a_fit_whose_status_tells_no_set_has_none(damage):
     fit = make_fit("f")
     fit = fit.model_copy(update={"status": fit.status | damage | {"finishedAt": "0000-01-01T00:00:00Z"}})
     assert fit.accepted_set is None

@@ -15,6 +15,7 @@ from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.workloads import desired, downloads, engines
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
+from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,9 +24,9 @@ OUTSIDE = Outside("eldr-system")
 
 
 @pytest.fixture
-def table(make_set, now):
+def table():
     return routing.Table(
-        epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=now
+        epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=NOW
     )
 
 
@@ -66,7 +67,7 @@ def test_golden(name, table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["simulator", "mi300x", "shared-weights"])
-def test_manifests_fit_the_schemas(name, table, make_fit):
+def test_manifests_fit_the_schemas(name, table):
     cr = example(name)
     for manifest in [
         *children(cr, table),
@@ -75,7 +76,7 @@ def test_manifests_fit_the_schemas(name, table, make_fit):
         kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
 
 
-def test_every_child_is_owned_and_labelled(make_cr, table):
+def test_every_child_is_owned_and_labelled(table):
     for manifest in children(make_cr(router={"placement": "Deployment"}), table):
         metadata = manifest["metadata"]
         assert metadata["ownerReferences"] == [
@@ -92,7 +93,7 @@ def test_every_child_is_owned_and_labelled(make_cr, table):
         assert metadata["labels"][contract.LABEL_MANAGED_BY] == contract.FIELD_MANAGER
 
 
-def test_the_role_names_shards_and_comes_before_the_routing_table(make_cr, table):
+def test_the_role_names_shards_and_comes_before_the_routing_table(table):
     made = children(make_cr(), table)
     kinds = [(m["kind"], m["metadata"]["name"]) for m in made]
     assert kinds.index(("Role", "x-router")) < kinds.index(("ConfigMap", "x-routing"))
@@ -115,7 +116,7 @@ def test_the_role_names_shards_and_comes_before_the_routing_table(make_cr, table
         ({"router": {"drainSeconds": 1}}, {"x-prefill"}),
     ],
 )
-def test_what_restarts_pods(make_cr, spec, restarts):
+def test_what_restarts_pods(spec, restarts):
     before, after = by_kind(make_cr()), by_kind(make_cr(**spec))
     changed = {
         name
@@ -126,7 +127,7 @@ def test_what_restarts_pods(make_cr, spec, restarts):
     assert changed == restarts
 
 
-def test_what_routers_read(make_cr, table):
+def test_what_routers_read(table):
     shape = json.loads(routing.document(make_cr(), table))
     assert list(shape) == sorted(
         [
@@ -152,7 +153,7 @@ def test_what_routers_read(make_cr, table):
     }
 
 
-def test_who_may_wait_is_written_where_the_spec_says_so(make_cr, table):
+def test_who_may_wait_is_written_where_the_spec_says_so(table):
     def written(**router):
         return json.loads(routing.document(make_cr(router=router), table))
 
@@ -163,7 +164,7 @@ def test_who_may_wait_is_written_where_the_spec_says_so(make_cr, table):
     assert (found["max_waiting"], found["max_wait_seconds"]) == (0, 3)
 
 
-def test_grace_period_is_the_time_both_containers_need(make_cr):
+def test_grace_period_is_the_time_both_containers_need():
     cr = make_cr(prefill={"drainSeconds": 20}, router={"drainSeconds": 100}, decode={"drainSeconds": 40})
     made = by_kind(cr)
     spec = made["Deployment", "x-prefill"]["spec"]["template"]["spec"]
@@ -173,7 +174,7 @@ def test_grace_period_is_the_time_both_containers_need(make_cr):
     assert decode["terminationGracePeriodSeconds"] == 40 + 15
 
 
-def test_accelerators_are_requested_and_limited(make_cr):
+def test_accelerators_are_requested_and_limited():
     cr = make_cr(
         decode={"gpus": 4, "resources": {"requests": {"cpu": "8"}}}, accelerator={"resourceName": "a/b"}
     )
@@ -185,7 +186,7 @@ def test_accelerators_are_requested_and_limited(make_cr):
     assert engine["resources"] == {}
 
 
-def test_environment_has_each_name_once_and_users_win(make_cr):
+def test_environment_has_each_name_once_and_users_win():
     engine = {"type": "Simulator", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]}
     cr = make_cr(engine=engine, decode={"env": [{"name": "A", "value": "2"}]})
     (container,) = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]["spec"]["containers"]
@@ -193,7 +194,7 @@ def test_environment_has_each_name_once_and_users_win(make_cr):
     assert found == {"POD_NAME": None, "POD_IP": None, "POD_NAMESPACE": None, "A": "2", "B": "1"}
 
 
-def test_the_admin_token_cannot_be_overridden(make_cr):
+def test_the_admin_token_cannot_be_overridden():
     """A router reads the file in place of the variable."""
     cr = make_cr(router={"env": [{"name": contract.ENV_ADMIN_TOKEN, "value": "open sesame"}]})
     pod = by_kind(cr)["Deployment", "x-prefill"]["spec"]["template"]["spec"]
@@ -204,7 +205,7 @@ def test_the_admin_token_cannot_be_overridden(make_cr):
     } in pod["volumes"]
 
 
-def test_fit_job(make_cr, make_fit):
+def test_fit_job():
     cr = make_cr(decode={"replicas": 5}, model={"uri": "m", "name": "served"})
     job = fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -237,7 +238,7 @@ def test_fit_job(make_cr, make_fit):
     assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
-def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
+def test_a_patch_cannot_change_what_pods_are_found_by():
     labels = {contract.LABEL_ROLE: "prefill", contract.LABEL_ROUTER: "true", "team": "a"}
     cr = make_cr(decode={"podTemplate": {"metadata": {"labels": labels}}})
     template = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]
@@ -262,14 +263,14 @@ def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
     ],
     ids=str,
 )
-def test_engines_with_accelerators_must_stay_ready(make_cr, engine, role, seconds):
+def test_engines_with_accelerators_must_stay_ready(engine, role, seconds):
     cr = make_cr(engine={"type": engine}, prefill=role, decode=role)
     for make in (engines.prefill, engines.decode):
         assert make(cr, Images("own"))["spec"].get("minReadySeconds") == seconds
 
 
 @pytest.mark.parametrize("deadline", [None, 30])
-def test_a_deployment_has_a_deadline_beyond_its_min_ready_seconds(make_cr, deadline):
+def test_a_deployment_has_a_deadline_beyond_its_min_ready_seconds(deadline):
     rollout = {"minReadySeconds": 86_400, "progressDeadlineSeconds": deadline}
     spec = engines.prefill(make_cr(prefill={"rollout": rollout}), Images("own"))["spec"]
     assert spec["progressDeadlineSeconds"] > spec["minReadySeconds"], "or the API server refuses it"

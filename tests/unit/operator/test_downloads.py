@@ -8,6 +8,7 @@ import pytest
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import downloads, fetch
 from eldr_operator.workloads.images import Images
+from tests.unit.operator.builders import make_cr, make_vllm
 
 IMAGES = Images("own:1", "vllm:1")
 MODEL = {"uri": "org/model", "cache": {"claimName": "weights"}}
@@ -15,7 +16,7 @@ CONDITIONS = Path(__file__).parents[3] / "docs" / "reference" / "conditions.md"
 
 
 @pytest.fixture
-def made(make_vllm):
+def made():
     return lambda engine=None, **model: make_vllm(engine, model=MODEL | model)
 
 
@@ -62,7 +63,7 @@ def test_nothing_to_download(made, model):
     assert not downloads.is_missing(cr, None, snapshot())
 
 
-def test_without_the_new_fields_there_is_no_job(make_vllm, make_cr):
+def test_without_the_new_fields_there_is_no_job():
     assert downloads.job(make_vllm(model={"uri": "org/model"}), IMAGES) is None
     assert downloads.job(make_cr(model=MODEL), IMAGES) is None, "the simulator loads none"
 
@@ -106,7 +107,7 @@ def test_the_way_to_the_hub_is_the_engines_and_nothing_else_is(made):
     assert "$(" not in container["args"][1], "Kubernetes would expand it"
 
 
-def test_its_pod_runs_where_engines_may(make_vllm):
+def test_its_pod_runs_where_engines_may():
     spec = {"nodeSelector": {"gpu": "a"}, "imagePullSecrets": [{"name": "pull"}], "hostNetwork": True}
     cr = make_vllm(model=MODEL, prefill={"podTemplate": {"spec": spec | {"tolerations": None}}})
     made = job(cr)["spec"]["template"]["spec"]

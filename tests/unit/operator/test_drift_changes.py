@@ -13,8 +13,8 @@ from eldr_operator.drift.windows import Span, Window
 from tests.unit.operator.drifted import OTHER, POOR, SHARES, Life
 
 
-def test_traffic_as_expected_is_quiet(life):
-    one = life()
+def test_traffic_as_expected_is_quiet():
+    one = Life()
     assert (one.verdict.status, one.verdict.reason) == ("Unknown", "Gathering")
     assert one.window(times=40).reason == "Quiet"
     assert one.verdict.status == "False"
@@ -24,8 +24,8 @@ def test_traffic_as_expected_is_quiet(life):
     assert one.verdict.fit is None
 
 
-def test_drift_needs_consecutive_windows(life):
-    one = life()
+def test_drift_needs_consecutive_windows():
+    one = Life()
     one.window(times=6)
     told = [one.window(OTHER).reason for _ in range(3)]
     assert told[:2] == ["Suspected", "Suspected"]
@@ -34,8 +34,8 @@ def test_drift_needs_consecutive_windows(life):
     assert "traffic has changed since" in one.verdict.message
 
 
-def test_a_single_odd_window_or_two_raise_nothing(life):
-    one = life()
+def test_a_single_odd_window_or_two_raise_nothing():
+    one = Life()
     one.window(times=6)
     for _ in range(6):
         one.window(OTHER, 2)
@@ -43,8 +43,8 @@ def test_a_single_odd_window_or_two_raise_nothing(life):
     assert one.state.drift.changed is None
 
 
-def test_a_burst_that_outweighs_the_windows_around_it_raises_nothing(life):
-    one = life()
+def test_a_burst_that_outweighs_the_windows_around_it_raises_nothing():
+    one = Life()
     one.window(times=20)
     one.window(OTHER, n=8000)
     for _ in range(2):
@@ -54,8 +54,8 @@ def test_a_burst_that_outweighs_the_windows_around_it_raises_nothing(life):
     assert one.window(SHARES, 3).reason == "Quiet"
 
 
-def test_a_saving_that_is_lost_later_on_is_drift(life):
-    one = life(policy=POLICY_MARGINAL)
+def test_a_saving_that_is_lost_later_on_is_drift():
+    one = Life(policy=POLICY_MARGINAL)
     one.window(times=ON_TRIAL)
     started = one.now
     assert one.window(times=2, saving=POOR).status == "False"
@@ -67,8 +67,8 @@ def test_a_saving_that_is_lost_later_on_is_drift(life):
     assert one.window(times=20, saving=POOR).fit.since == started + timedelta(minutes=5)
 
 
-def test_a_lost_saving_that_recovers_is_no_drift(life, now):
-    one = life(policy=POLICY_MARGINAL)
+def test_a_lost_saving_that_recovers_is_no_drift():
+    one = Life(policy=POLICY_MARGINAL)
     one.window(times=ON_TRIAL)
     one.window(times=3, saving=POOR)
     one.window(times=2, saving=one.seen.saving)
@@ -77,8 +77,8 @@ def test_a_lost_saving_that_recovers_is_no_drift(life, now):
     assert one.window(saving=fine).reason == "Quiet"
 
 
-def test_requests_that_are_as_expected_join_the_baseline_for_some_windows(life):
-    one = life()
+def test_requests_that_are_as_expected_join_the_baseline_for_some_windows():
+    one = Life()
     one.window(times=LEARNS + 10)
     known = one.state.known
     assert known.windows == LEARNS
@@ -87,8 +87,8 @@ def test_requests_that_are_as_expected_join_the_baseline_for_some_windows(life):
     assert one.state.known.windows == 0
 
 
-def test_the_beginning_of_a_change_does_not_join_the_baseline(life):
-    one = life()
+def test_the_beginning_of_a_change_does_not_join_the_baseline():
+    one = Life()
     one.window(times=10)
     before = one.state.known
     one.window(OTHER, 10)
@@ -98,9 +98,9 @@ def test_the_beginning_of_a_change_does_not_join_the_baseline(life):
 
 @pytest.mark.parametrize("calm", range(6))
 @pytest.mark.parametrize("to", [OTHER, (0.4, 0.4, 0.1, 0.1)])
-def test_a_change_right_after_an_activation_is_found_too(life, calm, to):
+def test_a_change_right_after_an_activation_is_found_too(calm, to):
     """What has not been seen to be as expected must not become what is expected."""
-    one = life()
+    one = Life()
     one.window(times=calm)
     number = next((n for n in range(1, 31) if one.window(shares=to).status == "True"), None)
     assert number is not None, one.verdict
@@ -124,8 +124,8 @@ EVEN_KINDS = ((0.95, 0, 30), (0.9, 0, 20), (0.95, 1, 30), (0.9, 1, 20))
 
 @pytest.mark.parametrize("calm", range(6))
 @pytest.mark.parametrize(("fitted", "then"), [(ONE_KIND, EVEN_KINDS), (EVEN_KINDS, ONE_KIND)])
-def test_a_change_neither_becomes_what_is_expected_nor_passes_for_bursts(now, calm, fitted, then):
-    one = Life(now, spec={"consecutiveWindows": 2, "windowSeconds": 1})
+def test_a_change_neither_becomes_what_is_expected_nor_passes_for_bursts(calm, fitted, then):
+    one = Life(spec={"consecutiveWindows": 2, "windowSeconds": 1})
     one.seen = replace(one.seen, baseline=Baseline(of_kinds(fitted, 4), 0.1, 0.08, 0.12))
 
     def window(kinds):
@@ -141,9 +141,9 @@ def test_a_change_neither_becomes_what_is_expected_nor_passes_for_bursts(now, ca
     assert number <= 16
 
 
-def test_a_saving_that_was_lost_and_cannot_be_measured_any_more_is_no_drift_for_ever(life):
+def test_a_saving_that_was_lost_and_cannot_be_measured_any_more_is_no_drift_for_ever():
     """Batches become too small to judge by, or there are no decode steps at all."""
-    one = life()
+    one = Life()
     predicted = Baseline(one.baseline.counts, 0.1, 0.08, 0.12, batch=16)
     one.window(times=ON_TRIAL + 2, baseline=predicted)
     one.window(times=3, saving=POOR)
@@ -156,8 +156,8 @@ def test_a_saving_that_was_lost_and_cannot_be_measured_any_more_is_no_drift_for_
     assert one.window(times=3, saving=POOR).status == "True", "this is"
 
 
-def test_a_saving_that_is_lost_now_and_then_stays_drift(life):
-    one = life()
+def test_a_saving_that_is_lost_now_and_then_stays_drift():
+    one = Life()
     one.window(times=ON_TRIAL + 2)
     one.window(times=3, saving=POOR)
     for _ in range(5):

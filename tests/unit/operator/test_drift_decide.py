@@ -8,17 +8,18 @@ from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
-from tests.unit.operator.drifted import OTHER, SHARES, counts
+from tests.unit.operator.builders import NOW
+from tests.unit.operator.drifted import OTHER, SHARES, Life, counts
 
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def drifted(life):
+def drifted():
     """Six quiet windows, then other traffic until a fit may start."""
 
     def made(windows=30, **options):
-        one = life(**options)
+        one = Life(**options)
         one.window(times=6)
         one.window(OTHER, windows)
         return one
@@ -45,8 +46,8 @@ def test_the_fit_waits_for_records_of_the_new_regime(drifted):
     assert one.look(samples=1000).fit is not None
 
 
-def test_while_the_mix_goes_on_changing_the_look_back_moves_along(life):
-    one = life()
+def test_while_the_mix_goes_on_changing_the_look_back_moves_along():
+    one = Life()
     one.window(times=6)
     for step in range(36):
         part = min(1.0, step / 30)
@@ -82,8 +83,8 @@ def test_a_regime_that_a_fit_had_time_for_has_no_part_in_the_next_one(drifted, h
 
 
 @pytest.mark.slow
-def test_a_mix_that_never_settles_is_fitted_all_the_same(life):
-    one = life()
+def test_a_mix_that_never_settles_is_fitted_all_the_same():
+    one = Life()
     one.window(times=6)
     shares = [(0.7, 0.1, 0.1, 0.1), (0.1, 0.7, 0.1, 0.1), (0.1, 0.1, 0.7, 0.1), (0.1, 0.1, 0.1, 0.7)]
     seen = []
@@ -103,7 +104,7 @@ def test_traffic_that_returns_clears_drift_later_than_it_was_raised(drifted):
     assert one.state.drift.changed is None
 
 
-def test_an_order_is_repeated_until_its_fit_is_seen_and_then_never(drifted, now):
+def test_an_order_is_repeated_until_its_fit_is_seen_and_then_never(drifted):
     one = drifted()
     assert [one.look(1).fit.number for _ in range(3)] == [1, 1, 1]
     fit = DriftFit(1, one.now)
@@ -216,15 +217,15 @@ def test_a_pinned_set_is_never_refitted(drifted):
     assert one.look(pinned=False).fit is not None
 
 
-def test_without_a_set_or_a_baseline_nothing_is_known(life):
-    assert life(digest=None).verdict.reason == "NoSet"
-    one = life()
+def test_without_a_set_or_a_baseline_nothing_is_known():
+    assert Life(digest=None).verdict.reason == "NoSet"
+    one = Life()
     assert one.window(OTHER, 5, baseline=None).reason == "NoBaseline"
     assert one.verdict.status == "Unknown"
 
 
-def test_a_baseline_of_another_number_of_clusters_is_said_so(life):
-    one = life()
+def test_a_baseline_of_another_number_of_clusters_is_said_so():
+    one = Life()
     assert one.window((0.5, 0.5), 4).reason == "BaselineUnusable"
 
 
@@ -245,9 +246,9 @@ def test_the_state_is_small_and_what_was_written_by_another_version_is_read(drif
     assert State.model_validate({}) == State()
 
 
-def test_every_state_on_the_way_survives_a_kill(life, now):
+def test_every_state_on_the_way_survives_a_kill():
     """The same life with an operator that is killed after each look ends in the same state."""
-    steady, killed = life(), life()
+    steady, killed = Life(), Life()
     for shares, times in ((SHARES, 8), (OTHER, 25), (SHARES, 6)):
         for _ in range(times):
             steady.window(shares)
@@ -264,10 +265,10 @@ def test_an_operator_that_lost_the_window_goes_on(drifted):
 
 
 @pytest.mark.parametrize("mode", ["Enabled", "Observe", "Disabled"])
-def test_a_deployment_that_was_never_seen_is_decided_on(mode, now):
+def test_a_deployment_that_was_never_seen_is_decided_on(mode):
     from eldr_operator.drift.observation import Observation
 
-    state, verdict = decide(State(), DriftSpec(mode=mode), Observation(digest=None), now)
+    state, verdict = decide(State(), DriftSpec(mode=mode), Observation(digest=None), NOW)
     assert verdict.status == "Unknown"
     assert State.model_validate(state.to_json()) == state
 

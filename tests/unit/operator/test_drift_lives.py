@@ -10,7 +10,6 @@ from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.next_fit import DAY
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.state import State
-from tests.unit.operator.conftest import NOW
 from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
 
 THIRD = (0.1, 0.1, 0.1, 0.7)
@@ -31,7 +30,7 @@ class Cluster:
 
     def __init__(self):
         spec = {"maxPerDay": PER_DAY, "coolDownMinutes": 30, "windowRequests": 200}
-        self.life = Life(NOW, spec=spec, digest="s0", previous=None)
+        self.life = Life(spec=spec, digest="s0", previous=None)
         self.fits, self.sets, self.rolled_back = {}, ["s0"], []
         self.baselines = 0
 

@@ -9,27 +9,28 @@ from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.decide import RollBack
 from eldr_operator.drift.judge import ON_TRIAL
-from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, counts
+from tests.unit.operator.builders import NOW
+from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life, counts
 
 
-def test_a_set_that_keeps_its_promise_stays(life):
-    one = life(previous="z")
+def test_a_set_that_keeps_its_promise_stays():
+    one = Life(previous="z")
     assert one.window(times=ON_TRIAL + 5).roll_back is None
     assert one.state.promise.windows == ON_TRIAL + 5
     assert one.state.blocked == ()
 
 
 @pytest.mark.parametrize(("policy", "is_lost"), [(POLICY_ELDR, True), (POLICY_MARGINAL, False)])
-def test_predictions_are_the_bands_and_other_policies_save_less_of_it(life, policy, is_lost):
-    one = life(previous="z", policy=policy)
+def test_predictions_are_the_bands_and_other_policies_save_less_of_it(policy, is_lost):
+    one = Life(previous="z", policy=policy)
     verdict = one.window(times=3, saving=Saving(0.02, 0.001, 5000))
     assert (verdict.roll_back is not None) == is_lost
 
 
 @pytest.mark.parametrize("previous", ["z", None])
 @pytest.mark.parametrize("policy", [POLICY_ELDR, POLICY_MARGINAL])
-def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, previous, policy):
-    one = life(previous=previous, policy=policy)
+def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(previous, policy):
+    one = Life(previous=previous, policy=policy)
     assert one.window(times=2, saving=POOR).roll_back is None
     verdict = one.window(saving=POOR)
     assert (verdict.roll_back.digest, verdict.roll_back.to) == ("a", previous)
@@ -40,8 +41,8 @@ def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, prev
     assert one.state.blocked == ("a",)
 
 
-def test_a_roll_back_is_asked_for_until_it_has_happened_whatever_is_measured_meanwhile(life):
-    one = life(previous="z")
+def test_a_roll_back_is_asked_for_until_it_has_happened_whatever_is_measured_meanwhile():
+    one = Life(previous="z")
     one.window(times=3, saving=POOR)
     assert one.window(times=3, saving=GOOD).roll_back.digest == "a"
     one.activate("z", previous="a")
@@ -51,8 +52,8 @@ def test_a_roll_back_is_asked_for_until_it_has_happened_whatever_is_measured_mea
     assert one.state.drift.cause == "SavingLost"
 
 
-def test_a_barred_set_is_not_what_a_later_one_is_rolled_back_to(life):
-    one = life(previous="z")
+def test_a_barred_set_is_not_what_a_later_one_is_rolled_back_to():
+    one = Life(previous="z")
     one.window(times=3, saving=POOR)
     one.activate("z", previous="a")
     one.window(times=5, saving=GOOD)
@@ -61,22 +62,22 @@ def test_a_barred_set_is_not_what_a_later_one_is_rolled_back_to(life):
     assert (verdict.roll_back.digest, verdict.roll_back.to) == ("c", None)
 
 
-def test_uncertain_measurements_break_no_promise(life):
-    one = life(previous="z")
+def test_uncertain_measurements_break_no_promise():
+    one = Life(previous="z")
     assert one.window(times=10, saving=Saving(0.0, 0.02, 5000)).roll_back is None
     assert one.window(times=10, saving=Saving(0.0, 0.0001, 50)).roll_back is None
     vague = Baseline(one.baseline.counts, 0.1, 0.01, 0.19)
     assert one.window(times=10, saving=POOR, baseline=vague).roll_back is None
 
 
-def test_half_of_the_promise_is_kept(life):
-    one = life(previous="z")
+def test_half_of_the_promise_is_kept():
+    one = Life(previous="z")
     assert one.window(times=ON_TRIAL, saving=Saving(0.052, 0.001, 5000)).roll_back is None
     assert one.state.promise.kept == ON_TRIAL
 
 
-def test_small_batches_break_no_promise(life):
-    one = life(previous="z")
+def test_small_batches_break_no_promise():
+    one = Life(previous="z")
     predicted = Baseline(one.baseline.counts, 0.1, 0.08, 0.12, batch=16)
     small, large = Saving(0.01, 0.004, 5000, batch=3), Saving(0.01, 0.004, 5000, batch=12)
     assert one.window(times=10, baseline=predicted, saving=small).roll_back is None
@@ -85,15 +86,15 @@ def test_small_batches_break_no_promise(life):
 
 
 @pytest.mark.parametrize("baseline", [(None, None, None), (0.0, -0.1, 0.1), (0.02, -0.01, 0.05)])
-def test_who_promised_nothing_breaks_nothing(life, baseline):
-    one = life(previous="z")
+def test_who_promised_nothing_breaks_nothing(baseline):
+    one = Life(previous="z")
     assert (
         one.window(times=5, saving=POOR, baseline=Baseline(one.baseline.counts, *baseline)).roll_back is None
     )
 
 
-def test_what_was_measured_before_the_set_placed_anything_is_not_its_fault(life, now):
-    one = life(previous="z", activated=now)
+def test_what_was_measured_before_the_set_placed_anything_is_not_its_fault():
+    one = Life(previous="z", activated=NOW)
     one.window(times=3, minutes=0.5, saving=POOR)
     assert one.state.promise.windows == 0
     one.window(times=3, minutes=2)
@@ -106,8 +107,8 @@ PINS = pytest.mark.parametrize("chosen", [True, False], ids=["the active set", "
 
 @PINS
 @pytest.mark.parametrize(("policy", "share"), [(POLICY_ELDR, "50%"), (POLICY_MARGINAL, "25%")])
-def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(life, chosen, policy, share):
-    one = life(previous="z", policy=policy, pinned=True, chosen=chosen)
+def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(chosen, policy, share):
+    one = Life(previous="z", policy=policy, pinned=True, chosen=chosen)
     for windows in (3, ON_TRIAL):  # on trial, and past it
         verdict = one.window(times=windows, saving=POOR)
         assert (verdict.status, verdict.reason, verdict.roll_back, verdict.fit) == (
@@ -124,21 +125,21 @@ def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(l
 
 
 @PINS
-def test_a_set_that_broke_its_promise_under_a_pin_is_rolled_back_without_it(life, chosen):
-    one = life(previous="z", pinned=True, chosen=chosen)
+def test_a_set_that_broke_its_promise_under_a_pin_is_rolled_back_without_it(chosen):
+    one = Life(previous="z", pinned=True, chosen=chosen)
     one.window(times=3, saving=POOR)
     assert one.look(pinned=False, chosen=False).roll_back == RollBack("a", "z", returned=False)
 
 
-def test_who_observes_a_pinned_set_is_told_that_it_breaks_its_promise(life):
-    one = life(previous="z", pinned=True, chosen=True, spec={"mode": "Observe"})
+def test_who_observes_a_pinned_set_is_told_that_it_breaks_its_promise():
+    one = Life(previous="z", pinned=True, chosen=True, spec={"mode": "Observe"})
     verdict = one.window(times=3, saving=POOR)
     assert (verdict.status, verdict.reason) == ("True", "Observing")
     assert "less than 50% of the prediction" in verdict.message
 
 
-def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service(life):
-    one = life(previous="z", pinned=True)
+def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service():
+    one = Life(previous="z", pinned=True)
     verdict = one.window(times=4, saving=BAD)
     assert (verdict.roll_back, verdict.protective, verdict.harm[0]) == (None, True, "Protective")
     assert (verdict.reason, one.state.blocked) == ("Pinned", ())
@@ -146,8 +147,8 @@ def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service(life):
     assert not one.look(chosen=True).protective
 
 
-def test_a_pinned_set_is_kept_and_said_to_harm(life):
-    one = life(previous="z", pinned=True, chosen=True)
+def test_a_pinned_set_is_kept_and_said_to_harm():
+    one = Life(previous="z", pinned=True, chosen=True)
     verdict = one.window(times=4, saving=BAD)
     assert verdict.roll_back is None
     assert not verdict.protective
@@ -155,16 +156,16 @@ def test_a_pinned_set_is_kept_and_said_to_harm(life):
     assert "spec.centroids.pin" in verdict.harm[1]
 
 
-def test_observing_rolls_nothing_back_and_bars_nothing(life):
-    one = life(previous="z", spec={"mode": "Observe"})
+def test_observing_rolls_nothing_back_and_bars_nothing():
+    one = Life(previous="z", spec={"mode": "Observe"})
     verdict = one.window(times=4, saving=BAD)
     assert (verdict.reason, verdict.roll_back, verdict.protective) == ("Observing", None, False)
     assert verdict.harm[0] == "Regresses"
     assert one.state.blocked == ()
 
 
-def test_a_new_set_that_harms_at_once_is_rolled_back(life):
-    one = life(previous="z")
+def test_a_new_set_that_harms_at_once_is_rolled_back():
+    one = Life(previous="z")
     verdict = one.window(OTHER, 3, saving=BAD)
     assert verdict.roll_back.to == "z"
     assert verdict.protective
@@ -176,8 +177,8 @@ def with_before(one, shares=OTHER):
     return replace(one.baseline, before=counts(400, shares, random.Random(2)))
 
 
-def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_serves_again(life):
-    one = life(previous="z")
+def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_serves_again():
+    one = Life(previous="z")
     one.look(baseline=with_before(one))
     assert one.window(times=8).roll_back is None
     verdict = one.window(OTHER, 5)
@@ -191,8 +192,8 @@ def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_s
     assert one.verdict.status == "False"
 
 
-def test_who_observes_is_told_that_earlier_traffic_has_returned(life):
-    one = life(previous="z", spec={"mode": "Observe"})
+def test_who_observes_is_told_that_earlier_traffic_has_returned():
+    one = Life(previous="z", spec={"mode": "Observe"})
     one.look(baseline=with_before(one))
     one.window(times=8)
     verdict = one.window(OTHER, 5)
@@ -208,8 +209,8 @@ def test_who_observes_is_told_that_earlier_traffic_has_returned(life):
         (OTHER, None),  # nothing that could serve again
     ],
 )
-def test_other_traffic_than_before_is_fitted(life, now_is, previous):
-    one = life(previous=previous)
+def test_other_traffic_than_before_is_fitted(now_is, previous):
+    one = Life(previous=previous)
     one.look(baseline=with_before(one))
     one.window(times=8)
     for _ in range(30):
@@ -217,8 +218,8 @@ def test_other_traffic_than_before_is_fitted(life, now_is, previous):
     assert one.verdict.fit is not None
 
 
-def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic(life):
-    one = life(previous="z")
+def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic():
+    one = Life(previous="z")
     one.look(baseline=with_before(one))
     one.window(times=8)
     one.window(OTHER, 5)
@@ -228,9 +229,9 @@ def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic(life):
 
 
 @pytest.mark.slow
-def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist(life):
+def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist():
     """Up to ``refit.historyLimit`` 100; a set that is newer than the active one and not blocked would be activated."""
-    one = life(previous="z", digest="bad-0")
+    one = Life(previous="z", digest="bad-0")
     for n in range(100):
         assert one.window(times=3, saving=POOR).roll_back.digest == f"bad-{n}"
         one.activate("z", previous=f"bad-{n}")
@@ -240,8 +241,8 @@ def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist
 
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", [2, 200])
-def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(life, windows):
-    one = life(previous="z")
+def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(windows):
+    one = Life(previous="z")
     one.window(times=windows)
     one.switch("Disabled")
     one.switch("Enabled")

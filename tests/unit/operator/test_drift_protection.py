@@ -12,15 +12,15 @@ from eldr_operator.drift.judge import ON_TRIAL
 from eldr_operator.drift.next_fit import FitOrder
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.protection import RETURNS
-from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES
+from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
 
 
 @pytest.fixture
-def harmful(life):
+def harmful():
     """Traffic left a set that was good, and it harms now."""
 
     def made(policy=POLICY_ELDR, **options):
-        one = life(previous="z", policy=policy, **options)
+        one = Life(previous="z", policy=policy, **options)
         one.window(times=ON_TRIAL)
         one.window(OTHER, 3, saving=BAD)
         return one
@@ -39,8 +39,8 @@ def test_a_set_that_does_worse_than_chance_is_taken_out_of_service(harmful):
 
 
 @pytest.mark.slow
-def test_chance_is_no_harm(life):
-    one = life()
+def test_chance_is_no_harm():
+    one = Life()
     rng = random.Random(3)
     for _ in range(300):
         one.window(
@@ -69,8 +69,8 @@ def test_a_set_that_came_back_and_harms_again_is_not_let_in_for_ever(harmful):
     assert not one.activate("b").protective
 
 
-def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another(life):
-    one = life()
+def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another():
+    one = Life()
     one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
     one.window(times=3, saving=BAD)
     assert one.verdict.protective
@@ -95,8 +95,8 @@ def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another(lif
     assert one.window(times=4).reason == "Quiet"
 
 
-def test_fits_of_a_set_that_harms_on_quiet_traffic_are_bounded(life):
-    one = life()
+def test_fits_of_a_set_that_harms_on_quiet_traffic_are_bounded():
+    one = Life()
     one.window(times=5)
     one.told("manual")
     fits, orders = (), []
@@ -122,15 +122,15 @@ def test_a_set_that_comes_back_by_itself_needs_no_other(harmful):
 @pytest.mark.parametrize(
     "options", [{"policy": POLICY_MARGINAL}, {"pinned": True, "chosen": True}, {"spec": {"mode": "Observe"}}]
 )
-def test_a_harmful_set_that_goes_on_serving_orders_no_fit_on_quiet_traffic(life, options):
-    one = life(**options)
+def test_a_harmful_set_that_goes_on_serving_orders_no_fit_on_quiet_traffic(options):
+    one = Life(**options)
     one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
     assert one.window(times=6, saving=BAD).fit is None
     assert one.verdict.harm is not None
 
 
-def test_a_report_takes_the_set_out_of_service_once(harmful, life):
-    one = life()
+def test_a_report_takes_the_set_out_of_service_once(harmful):
+    one = Life()
     one.window(times=5)
     one.window(OTHER, 3)
     assert not one.verdict.protective
@@ -173,8 +173,8 @@ def test_times_of_protection_are_kept(harmful):
     assert one.now - one.state.protection.since == timedelta(minutes=10)
 
 
-def test_an_old_report_is_no_news_once_drift_is_enabled_again(life):
-    one = life()
+def test_an_old_report_is_no_news_once_drift_is_enabled_again():
+    one = Life()
     one.window(times=5)
     one.window(OTHER, 3)
     assert one.told("x-drift-1").protective
@@ -186,8 +186,8 @@ def test_an_old_report_is_no_news_once_drift_is_enabled_again(life):
     assert one.told("x-drift-2").protective, "a new one is"
 
 
-def test_a_report_that_came_while_drift_was_disabled_is_old_when_it_is_enabled(life):
-    one = life(spec={"mode": "Disabled"})
+def test_a_report_that_came_while_drift_was_disabled_is_old_when_it_is_enabled():
+    one = Life(spec={"mode": "Disabled"})
     one.told("manual")
     assert not one.switch("Enabled").protective
     one.window(OTHER, 3, saving=BAD)
@@ -201,8 +201,8 @@ def test_a_set_that_harms_is_still_known_to_after_drift_was_disabled(harmful):
     assert not one.window(SHARES, 6, saving=GOOD).protective
 
 
-def test_a_report_that_the_set_does_not_harm_brings_it_back(life):
-    one = life()
+def test_a_report_that_the_set_does_not_harm_brings_it_back():
+    one = Life()
     one.window(times=5)
     assert one.told("first").protective
     verdict = one.told("x-drift-1", harms=False, minutes=1)
@@ -212,8 +212,8 @@ def test_a_report_that_the_set_does_not_harm_brings_it_back(life):
     assert one.told("x-drift-2", minutes=1).protective
 
 
-def test_a_report_from_before_it_was_seen_to_harm_brings_nothing_back(life):
-    one = life()
+def test_a_report_from_before_it_was_seen_to_harm_brings_nothing_back():
+    one = Life()
     one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
     one.told("manual", harms=False)
     assert one.window(times=3, saving=BAD).protective
@@ -222,9 +222,9 @@ def test_a_report_from_before_it_was_seen_to_harm_brings_nothing_back(life):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fits", [True, False])
-def test_nights_in_which_it_harms_do_not_keep_a_good_set_out_by_day(life, fits):
+def test_nights_in_which_it_harms_do_not_keep_a_good_set_out_by_day(fits):
     """By night five windows of other traffic, too few records for a fit; by day the set's own, which it is good for."""
-    one = life()
+    one = Life()
     one.window(times=ON_TRIAL + 5)
     made, out = (), []
     for _ in range(10):
@@ -278,8 +278,8 @@ def test_a_set_that_harmed_comes_back_by_a_report_or_another_is_fitted(harmful):
     assert one.state.harmful == ()
 
 
-def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service(life):
-    one = life(digest=None)
+def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service():
+    one = Life(digest=None)
     one.state = one.state.model_copy(update={"harmful": ("a", "b")})
     assert one.look(digest="a", activated=None).protective
     assert one.state.harmful == ("b", "a")
@@ -294,10 +294,10 @@ def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_where_traffic_settles_between_what_a_set_was_fitted_for_and_drift_another_is_fitted(life, settled):
+def test_where_traffic_settles_between_what_a_set_was_fitted_for_and_drift_another_is_fitted(settled):
     """It is neither calm, so that the set came back, nor drift, for which there would be a fit."""
     near = (0.325, 0.225, 0.225, 0.225) if settled else SHARES
-    one = life()
+    one = Life()
     one.window(times=LEARNS)
     one.window(OTHER)
     one.told("manual")

@@ -17,6 +17,7 @@ from eldr_operator.drift.counts import (
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.windows import FORGET, REMEMBERED, advance
 from eldr_operator.locality import drift_status
+from tests.unit.operator.builders import NOW
 
 
 def counts(n, clusters=2):
@@ -30,7 +31,7 @@ def traffic(router, n, epoch=1, digest="a", clusters=2):
 
 
 @pytest.fixture
-def look(now):
+def look():
     """Look at routers every ten seconds; returns the windows."""
 
     def run(*steps, digest="a", k=2, seconds=10, every=10):
@@ -38,7 +39,7 @@ def look(now):
         gathering, found = None, []
         for index, step in enumerate(steps):
             active, views = step if isinstance(step, tuple) else (digest, step)
-            at = now + timedelta(seconds=every * index)
+            at = NOW + timedelta(seconds=every * index)
             before = gathering and gathering.window
             gathering = advance(gathering, active, k, views, at, spec=spec)
             if gathering.window and gathering.window != before:
@@ -52,14 +53,14 @@ def numbers(windows):
     return [window.latest.counts.requests for window in windows]
 
 
-def test_requests_of_all_routers_make_one_window(look, now):
+def test_requests_of_all_routers_make_one_window(look):
     found = look(
         [traffic("r", 1000), traffic("s", 50)],
         [traffic("r", 1060), traffic("s", 80)],
         [traffic("r", 1070), traffic("s", 90)],
     )
     assert numbers(found) == [110]
-    assert (found[0].latest.since, found[0].latest.until) == (now, now + timedelta(seconds=20))
+    assert (found[0].latest.since, found[0].latest.until) == (NOW, NOW + timedelta(seconds=20))
     assert found[0].latest.counts.similarity[90] == found[0].latest.counts.clusters[0] == 110
 
 
@@ -120,7 +121,7 @@ def test_the_same_look_twice_adds_nothing(look):
     assert look([traffic("r", 0)], *[[traffic("r", 99)]] * 20) == []
 
 
-def test_windows_together_and_those_before_them_share_none(look, now):
+def test_windows_together_and_those_before_them_share_none(look):
     found = look(*[[traffic("r", 100 * index + index * index)] for index in range(8)])
     assert [window.together(2) is None for window in found] == [True, *[False] * 6]
     assert [window.earlier(2) is None for window in found] == [*[True] * 4, *[False] * 3]
@@ -128,14 +129,14 @@ def test_windows_together_and_those_before_them_share_none(look, now):
     assert last.together(2).counts.requests == sum(numbers(found[-2:]))
     assert last.earlier(2).counts.requests == sum(numbers(found[-5:-3]))
     assert (last.together(2).since, last.earlier(2).until) == (
-        now + timedelta(seconds=50),
-        now + timedelta(seconds=40),
+        NOW + timedelta(seconds=50),
+        NOW + timedelta(seconds=40),
     )
 
 
-def test_the_first_windows_of_a_regime_are_told_from_the_last_ones(look, now):
+def test_the_first_windows_of_a_regime_are_told_from_the_last_ones(look):
     found = look(*[[traffic("r", 100 * index + index * index)] for index in range(8)])
-    since = now + timedelta(seconds=15)
+    since = NOW + timedelta(seconds=15)
     assert found[-1].first_since(since, 2).counts.requests == sum(numbers(found[2:4]))
     assert [window.first_since(since, 2) is None for window in found] == [*[True] * 5, False, False]
 

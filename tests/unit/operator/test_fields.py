@@ -15,6 +15,7 @@ from eldr_operator.models import EldrDeployment, EldrFit, parse
 from eldr_operator.workloads import desired, downloads, rollout
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
+from tests.unit.operator.builders import NOW
 
 ROOT = Path(__file__).parents[3]
 BASE: dict[str, Any] = {
@@ -155,9 +156,9 @@ FIELDS = dict(leaves(schema(contract.DEPLOYMENTS)))
 
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if field not in ELSEWHERE])
-def test_a_field_changes_what_is_made(field, now):
+def test_a_field_changes_what_is_made(field):
     base = merged(BASE, BESIDE.get(field, {}))
-    assert made(merged(base, nested(field, other(field, FIELDS[field]))), now) != made(base, now)
+    assert made(merged(base, nested(field, other(field, FIELDS[field]))), NOW) != made(base, NOW)
 
 
 FIT_FIELDS = dict(leaves(schema(contract.FITS)))

@@ -4,6 +4,7 @@ import pytest
 
 from eldr import contract
 from eldr_operator.fits import lifecycle
+from tests.unit.operator.builders import NOW, make_fit
 
 REPORT = {
     "version": 1,
@@ -59,8 +60,8 @@ def state(progress):
         (job(), {}, None, ("False", "ReportUnreadable"), False),
     ],
 )
-def test_what_follows(make_fit, now, job_, report_, busy, expected, start):
-    progress = advance(make_fit("f", "Pending"), job_, report_, now, busy=busy)
+def test_what_follows(job_, report_, busy, expected, start):
+    progress = advance(make_fit("f", "Pending"), job_, report_, NOW, busy=busy)
     assert (state(progress), progress.start) == (expected, start)
     assert ("finishedAt" in progress.status) == (expected[0] != "Unknown")
 
@@ -69,8 +70,8 @@ def advance(fit, job_, report_, now, busy=None):
     return lifecycle.advance(fit, job_, report_, busy=busy, model="m", now=now)
 
 
-def test_accepted_report_becomes_status(make_fit, now):
-    status = advance(make_fit("f", "Running"), job(), report(), now).status
+def test_accepted_report_becomes_status():
+    status = advance(make_fit("f", "Running"), job(), report(), NOW).status
     assert status["conditions"][0]["message"] == "Better: saves 9%"
     wanted = {
         "samples": 4000,
@@ -87,30 +88,30 @@ def test_accepted_report_becomes_status(make_fit, now):
     assert {key: status[key] for key in wanted} == wanted
 
 
-def test_unknown_figures_are_absent(make_fit, now):
-    status = advance(make_fit("f", "Running"), job(), report(rho=None, reduction=None), now).status
+def test_unknown_figures_are_absent():
+    status = advance(make_fit("f", "Running"), job(), report(rho=None, reduction=None), NOW).status
     assert "rho" not in status
     assert "predictedReductionPercent" not in status
-    zero = advance(make_fit("f", "Running"), job(), report(reduction=0.0), now).status
+    zero = advance(make_fit("f", "Running"), job(), report(reduction=0.0), NOW).status
     assert zero["predictedReductionPercent"] == "0.0"
 
 
-def test_what_a_report_says_of_the_active_set_is_told_with_its_digest(make_fit, now):
+def test_what_a_report_says_of_the_active_set_is_told_with_its_digest():
     about = {"active_harms": False, "active_digest": "sha256:a"}
-    status = advance(make_fit("f", "Running"), job(), report(**about), now).status
+    status = advance(make_fit("f", "Running"), job(), report(**about), NOW).status
     assert (status["activeSetRegresses"], status["activeSetDigest"]) == (False, "sha256:a")
 
 
-def test_a_deleted_job_is_a_failure_not_a_second_run(make_fit, now):
+def test_a_deleted_job_is_a_failure_not_a_second_run():
     fit = make_fit("f", "Running")
     started = fit.model_copy(update={"status": fit.status | {"jobName": "f", "startedAt": "s"}})
-    progress = advance(started, None, None, now)
+    progress = advance(started, None, None, NOW)
     assert (state(progress), progress.start) == (("False", "JobFailed"), False)
     assert (progress.status["jobName"], progress.status["startedAt"]) == ("f", "s")
 
 
-def test_a_running_fit_keeps_its_status(make_fit, now):
+def test_a_running_fit_keeps_its_status():
     fit = make_fit("f", "Pending")
-    first = advance(fit, job(), None, now).status
-    again = advance(fit.model_copy(update={"status": first}), job(), None, now.replace(hour=13)).status
+    first = advance(fit, job(), None, NOW).status
+    again = advance(fit.model_copy(update={"status": first}), job(), None, NOW.replace(hour=13)).status
     assert again == first

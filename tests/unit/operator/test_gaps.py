@@ -10,6 +10,7 @@ from eldr_operator.conditions import Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec
 from eldr_operator.workloads import gaps
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
+from tests.unit.operator.builders import NOW
 from tests.unit.operator.test_rollout import QUOTA, asking, deployment, running, waiting
 
 PATIENCE = timedelta(seconds=60)
@@ -50,9 +51,9 @@ def rolling(revision="new", *, replicas=3, ready=3, updated=3, current="b", obse
     ],
     ids=["told of no rollout yet", "not seen yet", "under way", "going back", "one of two serves"],
 )
-def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live, now):
+def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live):
     wanted = stateful_set("new")
-    kept = gaps.kept_up(wanted, live, [waiting(now - PATIENCE + timedelta(seconds=1))], now)
+    kept = gaps.kept_up(wanted, live, [waiting(NOW - PATIENCE + timedelta(seconds=1))], NOW)
     assert kept["spec"]["replicas"] == live["spec"]["replicas"]
     assert kept | {"spec": kept["spec"] | {"replicas": 1}} == wanted
 
@@ -70,49 +71,49 @@ def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live
     ],
     ids=["none", "over", "one already", "nobody serves", "two stay", "paused", "no status"],
 )
-def test_nobody_stays_longer_than_that(wanted, live, now):
-    assert gaps.kept_up(wanted, live, [], now) is wanted
+def test_nobody_stays_longer_than_that(wanted, live):
+    assert gaps.kept_up(wanted, live, [], NOW) is wanted
 
 
 @pytest.mark.parametrize(("seconds", "is_kept"), [(59, True), (60, False), (None, True)])
-def test_where_a_rollout_waits_for_pods_that_are_refused_scaling_to_one_goes_on(now, seconds, is_kept):
+def test_where_a_rollout_waits_for_pods_that_are_refused_scaling_to_one_goes_on(seconds, is_kept):
     wanted, live = stateful_set("new"), rolling(current="a", replicas=2, ready=1)
-    refusal = Refusal("exceeded quota", None if seconds is None else now - timedelta(seconds=seconds))
-    assert (gaps.kept_up(wanted, live, [], now, refusal) is not wanted) == is_kept
+    refusal = Refusal("exceeded quota", None if seconds is None else NOW - timedelta(seconds=seconds))
+    assert (gaps.kept_up(wanted, live, [], NOW, refusal) is not wanted) == is_kept
 
 
-def test_where_a_rollout_waits_for_a_pod_without_a_node_scaling_to_one_goes_on_and_announces_the_gap(now):
+def test_where_a_rollout_waits_for_a_pod_without_a_node_scaling_to_one_goes_on_and_announces_the_gap():
     wanted, live = stateful_set("new"), rolling(current="a", replicas=2, ready=1)
-    pods = [running(labels={LABEL_REVISION: "old"}), waiting(now - PATIENCE, labels={LABEL_REVISION: "new"})]
-    made = gaps.announced(gaps.kept_up(wanted, live, pods, now), live, pods, now)
+    pods = [running(labels={LABEL_REVISION: "old"}), waiting(NOW - PATIENCE, labels={LABEL_REVISION: "new"})]
+    made = gaps.announced(gaps.kept_up(wanted, live, pods, NOW), live, pods, NOW)
     assert (made["spec"]["replicas"], partition(made)) == (1, 1)
-    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
+    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(NOW + PATIENCE)
 
 
 def partition(made):
     return made["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
 
 
-def test_the_only_decode_pod_waits_from_the_change_on(now):
-    made = gaps.announced(stateful_set("new"), stateful_set("old"), [], now)
+def test_the_only_decode_pod_waits_from_the_change_on():
+    made = gaps.announced(stateful_set("new"), stateful_set("old"), [], NOW)
     assert partition(made) == 1
-    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
+    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(NOW + PATIENCE)
     live = made | {"status": {"readyReplicas": 1}}
-    later = now + PATIENCE - timedelta(seconds=1)
+    later = NOW + PATIENCE - timedelta(seconds=1)
     assert gaps.announced(stateful_set("new"), live, [], later) == made, "it is counted from the change"
-    assert gaps.begins_at(DecodeRolloutSpec(), live, [], later) == now + PATIENCE
+    assert gaps.begins_at(DecodeRolloutSpec(), live, [], later) == NOW + PATIENCE
     wanted = stateful_set("new")
-    assert gaps.announced(wanted, live, [], now + PATIENCE) is wanted
-    assert gaps.begins_at(DecodeRolloutSpec(), live, [], now + PATIENCE) is None
+    assert gaps.announced(wanted, live, [], NOW + PATIENCE) is wanted
+    assert gaps.begins_at(DecodeRolloutSpec(), live, [], NOW + PATIENCE) is None
     assert partition(gaps.announced(stateful_set("third"), live, [], later)) == 1, (
         "another change is announced anew"
     )
 
 
-def test_a_clock_that_was_ahead_keeps_nobody_waiting(now):
-    live = stateful_set("new", gap=now + timedelta(hours=1), partition=1)
-    made = gaps.announced(stateful_set("new"), live, [], now)
-    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
+def test_a_clock_that_was_ahead_keeps_nobody_waiting():
+    live = stateful_set("new", gap=NOW + timedelta(hours=1), partition=1)
+    made = gaps.announced(stateful_set("new"), live, [], NOW)
+    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(NOW + PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -125,16 +126,16 @@ def test_a_clock_that_was_ahead_keeps_nobody_waiting(now):
         stateful_set("old") | {"status": {}},
     ],
 )
-def test_nobody_waits_where_no_engine_would_go(now, live):
+def test_nobody_waits_where_no_engine_would_go(live):
     wanted = stateful_set("new")
-    assert gaps.announced(wanted, live, [], now) is wanted
+    assert gaps.announced(wanted, live, [], NOW) is wanted
 
 
-def test_of_several_decode_pods_others_serve(now):
+def test_of_several_decode_pods_others_serve():
     wanted = stateful_set("new", replicas=2)
-    assert gaps.announced(wanted, stateful_set("old"), [], now) is wanted
+    assert gaps.announced(wanted, stateful_set("old"), [], NOW) is wanted
     assert (
-        gaps.begins_at(DecodeRolloutSpec(), stateful_set("x", replicas=2, gap=now + PATIENCE), [], now)
+        gaps.begins_at(DecodeRolloutSpec(), stateful_set("x", replicas=2, gap=NOW + PATIENCE), [], NOW)
         is None
     )
 
@@ -150,17 +151,17 @@ def test_of_several_decode_pods_others_serve(now):
         ({}, {}, {"deletionTimestamp": "t"}, False),
     ],
 )
-def test_the_only_prefill_pod_makes_room_after_the_patience(now, spec, live, pod, is_told):
-    since = now - timedelta(seconds=20)
+def test_the_only_prefill_pod_makes_room_after_the_patience(spec, live, pod, is_told):
+    since = NOW - timedelta(seconds=20)
     live = deployment(**{"surge": 1, "replicas": 1, **live})
-    found = gaps.begins_at(PrefillRolloutSpec(**spec), live, [waiting(since, **pod), running()], now)
+    found = gaps.begins_at(PrefillRolloutSpec(**spec), live, [waiting(since, **pod), running()], NOW)
     assert found == (since + PATIENCE if is_told else None)
 
 
 @pytest.mark.parametrize(("gpus", "is_told"), [("1", True), ("2", False)])
-def test_the_only_prefill_pod_makes_room_in_a_quota_too(now, gpus, is_told):
-    since = now - timedelta(seconds=20)
+def test_the_only_prefill_pod_makes_room_in_a_quota_too(gpus, is_told):
+    since = NOW - timedelta(seconds=20)
     live = deployment(surge=1, replicas=1)
     live["spec"]["template"] = {"spec": asking(gpus)}
-    found = gaps.begins_at(PrefillRolloutSpec(), live, [running()], now, Refusal(QUOTA, since))
+    found = gaps.begins_at(PrefillRolloutSpec(), live, [running()], NOW, Refusal(QUOTA, since))
     assert found == (since + PATIENCE if is_told else None)

@@ -5,6 +5,7 @@ import pytest
 from eldr import contract
 from eldr_operator.workloads import engines, kv
 from eldr_operator.workloads.images import Images
+from tests.unit.operator.builders import make_vllm
 
 IMAGES = Images("own:1", "vllm:1")
 
@@ -29,7 +30,7 @@ def keys(cr, images=IMAGES):
         {"engine": {"args": ["--max-model-len=4096"]}},
     ],
 )
-def test_what_does_not_matter(make_vllm, change):
+def test_what_does_not_matter(change):
     assert set(keys(make_vllm(**change))) == set(keys(make_vllm()))
 
 
@@ -54,7 +55,7 @@ def test_what_does_not_matter(make_vllm, change):
         {"podTemplate": {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}},
     ],
 )
-def test_what_does(make_vllm, fields):
+def test_what_does(fields):
     both = keys(make_vllm(prefill=fields, decode=fields))
     one = keys(make_vllm(decode=fields))
     plain = keys(make_vllm())
@@ -62,7 +63,7 @@ def test_what_does(make_vllm, fields):
     assert one == (plain[0], both[1])
 
 
-def test_images_matter(make_vllm):
+def test_images_matter():
     assert keys(make_vllm(), Images("own:2", "vllm:1")) == keys(make_vllm())
     assert keys(make_vllm(), Images("own:1", "vllm:2")) != keys(make_vllm())
     assert keys(make_vllm(engine={"image": "vllm:1"})) == keys(make_vllm())
@@ -144,7 +145,7 @@ def test_engines_that_run_different_images_by_one_name(pods, expected):
         (["--kv-cache-dtype=fp8"], ["--kv-cache-dtype=fp8_e4m3"]),
     ],
 )
-def test_another_way_to_write_the_same(make_vllm, one, other):
+def test_another_way_to_write_the_same(one, other):
     prefill, decode = keys(make_vllm(prefill={"args": one}, decode={"args": other}))
     assert prefill == decode
     assert prefill != keys(make_vllm())[0]

@@ -9,6 +9,7 @@ from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube import lease as module
 from eldr_operator.kube.lease import Lease
 from eldr_operator.settings import Settings
+from tests.unit.operator.builders import NOW
 
 
 class Server:
@@ -60,13 +61,13 @@ def seconds():
 
 
 @pytest.fixture
-async def start(server, seconds, now):
+async def start(server, seconds):
     """Start operators; they end with the test."""
     running = []
 
     def begin(identity, **options):
         settings = Settings(lease_namespace="ns", identity=identity)
-        clock, monotonic = (lambda: now + timedelta(seconds=seconds[0])), (lambda: seconds[0])
+        clock, monotonic = (lambda: NOW + timedelta(seconds=seconds[0])), (lambda: seconds[0])
         made = Lease(server, settings, clock, monotonic, **options)
         running.append(asyncio.create_task(made.run()))
         return made, running[-1]

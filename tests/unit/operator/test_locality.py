@@ -4,7 +4,7 @@ import pytest
 
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.step_time import status
-from tests.unit.operator.routers import POD, STATE
+from tests.unit.operator.builders import POD, STATE, make_cr
 
 
 def view(share=None, error=0.02, **step_time):
@@ -20,22 +20,22 @@ def shown_before(make_cr, *views):
     return make_cr().model_copy(update={"status": {"locality": status(make_cr(), views)}})
 
 
-def test_nothing_is_said_before_something_is_known(make_cr):
+def test_nothing_is_said_before_something_is_known():
     assert status(make_cr(), [view(), view(0.4, error=0.3)]) == {}
 
 
-def test_the_median_of_the_routers_is_told(make_cr):
+def test_the_median_of_the_routers_is_told():
     told = status(make_cr(), [view(0.41), view(0.39), view(0.9), view()])
     assert told["expertSharePercent"] == 41
     assert "41 % of a decode step" in told["message"]
 
 
-def test_who_gains_nothing_is_told_so(make_cr):
+def test_who_gains_nothing_is_told_so():
     assert "next to nothing" in status(make_cr(), [view(0.03)])["message"]
 
 
 @pytest.mark.parametrize(("share", "percent"), [(0.44, 40), (0.45, 45), (0.36, 40), (None, 40)])
-def test_small_changes_are_no_news(make_cr, share, percent):
+def test_small_changes_are_no_news(share, percent):
     before = status(make_cr(), [view(0.4)])
     cr = make_cr().model_copy(update={"status": {"locality": before}})
     after = status(cr, [view(share)])
@@ -48,7 +48,7 @@ def test_a_router_of_before_tells_no_step_time():
     assert RouterView.of(POD, STATE).step_time is None
 
 
-def test_the_step_time_is_told(make_cr):
+def test_the_step_time_is_told():
     told = status(make_cr(), [view(0.4, **STEP_TIME)])
     assert told["stepTime"] == {
         "fixedMilliseconds": "4.18",
@@ -58,7 +58,7 @@ def test_the_step_time_is_told(make_cr):
     }
 
 
-def test_the_step_time_is_that_of_the_router_in_the_middle(make_cr):
+def test_the_step_time_is_that_of_the_router_in_the_middle():
     views = [
         view(share, **STEP_TIME | {"fixed": fixed})
         for share, fixed in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
@@ -76,7 +76,7 @@ def test_the_step_time_is_that_of_the_router_in_the_middle(make_cr):
         (1e-3, "1"), (0.1, "100"),
     ],
 )  # fmt: skip
-def test_three_digits_and_no_exponent(make_cr, constant, text):
+def test_three_digits_and_no_exponent(constant, text):
     told = status(make_cr(), [view(0.4, **STEP_TIME | {"fixed": constant})])
     assert told["stepTime"]["fixedMilliseconds"] == text
 
@@ -98,13 +98,13 @@ def test_three_digits_and_no_exponent(make_cr, constant, text):
         ({"fixed": 4.181e-3, "per_request": 3.2e-5}, False),
     ],
 )
-def test_small_changes_of_the_step_time_are_no_news(make_cr, change, is_news):
+def test_small_changes_of_the_step_time_are_no_news(change, is_news):
     cr = shown_before(make_cr, view(0.4, **STEP_TIME))
     after = status(cr, [view(0.41, **STEP_TIME | change)])
     assert (after != cr.status["locality"]) == is_news
 
 
-def test_a_step_time_does_not_creep_away_unseen(make_cr):
+def test_a_step_time_does_not_creep_away_unseen():
     cr, fixed, writes = shown_before(make_cr, view(0.4, **STEP_TIME)), STEP_TIME["fixed"], 0
     for _ in range(100):
         fixed *= 1.01
@@ -122,19 +122,19 @@ def test_a_step_time_does_not_creep_away_unseen(make_cr):
         {**STEP_TIME, "per_expert": 10**400}, {**STEP_TIME, "fixed": -1e-3},
     ],
 )  # fmt: skip
-def test_a_step_time_that_is_none_is_not_told(make_cr, step_time):
+def test_a_step_time_that_is_none_is_not_told(step_time):
     assert "stepTime" not in status(make_cr(), [view(0.4, **step_time)])
     cr = shown_before(make_cr, view(0.4, **STEP_TIME))
     assert status(cr, [view(0.4, **step_time)]) == cr.status["locality"], "what was known last stays"
 
 
 @pytest.mark.parametrize("before", [{}, {"fixedMilliseconds": "x"}, {"fixedMilliseconds": "1"}, None])
-def test_a_step_time_that_somebody_wrote_by_hand_is_replaced(make_cr, before):
+def test_a_step_time_that_somebody_wrote_by_hand_is_replaced(before):
     cr = make_cr().model_copy(update={"status": {"locality": {"expertSharePercent": 40, "stepTime": before}}})
     assert status(cr, [view(0.4, **STEP_TIME)])["stepTime"]["fixedMilliseconds"] == "4.18"
 
 
-def test_a_step_time_of_all_zeros_divides_by_nothing(make_cr):
+def test_a_step_time_of_all_zeros_divides_by_nothing():
     nothing = dict.fromkeys(("fixed", "per_expert", "per_request"), 0.0)
     cr = shown_before(make_cr, view(0.0, **nothing, windows=1))
     assert status(cr, [view(0.0, **nothing, windows=1)]) == cr.status["locality"]

@@ -3,6 +3,7 @@
 from eldr_operator import records
 from eldr_operator.drift.state import State
 from eldr_operator.fits import marks
+from tests.unit.operator.builders import NOW, make_fit
 
 
 def state(blocked=(), harmful=()):
@@ -15,57 +16,57 @@ def marked(fit, blocked, now, refused=(), harmful=()):
     return fit.model_copy(update={"status": status})
 
 
-def test_what_was_marked_is_recalled(make_fit, now):
-    fit = marked(make_fit("a"), ["sha256:a"], now)
+def test_what_was_marked_is_recalled():
+    fit = marked(make_fit("a"), ["sha256:a"], NOW)
     assert (fit.blocked, fit.state) == ("RolledBack", ("True", "Accepted"))
     assert fit.status["conditions"][1]["lastTransitionTime"] == "2026-11-21T12:00:00Z"
-    assert list(marks.marks([fit], state(["sha256:a"], ()), {}, now)) == [], "once"
+    assert list(marks.marks([fit], state(["sha256:a"], ()), {}, NOW)) == [], "once"
     assert marks.recalled([fit], state(())).blocked == ("sha256:a",)
     assert marks.recalled([fit], state(("sha256:a", "sha256:b"))).blocked == ("sha256:a", "sha256:b")
     assert marks.recalled([fit], state(("sha256:b",))).blocked == ("sha256:a", "sha256:b")
 
 
-def test_only_the_fits_of_blocked_sets_are_marked(make_fit, now):
+def test_only_the_fits_of_blocked_sets_are_marked():
     fits = [make_fit("a"), make_fit("b", "Rejected"), make_fit("c", "Running"), make_fit("d", "Pending")]
-    assert list(marks.marks(fits, state(["sha256:b", "sha256:z"], ("sha256:y",)), {}, now)) == []
+    assert list(marks.marks(fits, state(["sha256:b", "sha256:z"], ("sha256:y",)), {}, NOW)) == []
     assert marks.recalled(fits, state(("sha256:z",))).blocked == ("sha256:z",)
 
 
-def test_why_a_set_was_refused_is_told(make_fit, now):
-    fit = marked(make_fit("a"), ["sha256:a"], now, {"sha256:a": "no router can load it: shape differs"})
+def test_why_a_set_was_refused_is_told():
+    fit = marked(make_fit("a"), ["sha256:a"], NOW, {"sha256:a": "no router can load it: shape differs"})
     assert fit.blocked == "Refused"
     assert fit.status["conditions"][1]["message"].startswith(
         "no router can load it: shape differs: it is not"
     )
 
 
-def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer(make_fit, now):
-    fit = marked(make_fit("a"), [], now, harmful=["sha256:a"])
+def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer():
+    fit = marked(make_fit("a"), [], NOW, harmful=["sha256:a"])
     assert (fit.harms, fit.blocked, fit.state) == (True, "", ("True", "Accepted"))
-    assert list(marks.marks([fit], state([], ["sha256:a"]), {}, now)) == [], "once"
+    assert list(marks.marks([fit], state([], ["sha256:a"]), {}, NOW)) == [], "once"
     assert marks.recalled([fit], state((), ("sha256:b",))).harmful == ("sha256:a", "sha256:b")
     assert marks.recalled([fit], state(())).blocked == ()
-    over = marked(fit, [], now, harmful=["sha256:b"])
+    over = marked(fit, [], NOW, harmful=["sha256:b"])
     assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Regresses"]
     assert not over.harms
-    assert list(marks.marks([over], state([], []), {}, now)) == []
+    assert list(marks.marks([over], state([], []), {}, NOW)) == []
     assert marks.recalled([over], state((), ())).harmful == ()
 
 
-def test_a_set_that_harms_and_is_blocked_says_both(make_fit, now):
-    fit = marked(make_fit("a"), ["sha256:a"], now, harmful=["sha256:a"])
+def test_a_set_that_harms_and_is_blocked_says_both():
+    fit = marked(make_fit("a"), ["sha256:a"], NOW, harmful=["sha256:a"])
     assert (fit.harms, fit.blocked) == (True, "RolledBack")
-    assert not marked(fit, ["sha256:a"], now).harms
-    assert marked(fit, ["sha256:a"], now).blocked == "RolledBack"
+    assert not marked(fit, ["sha256:a"], NOW).harms
+    assert marked(fit, ["sha256:a"], NOW).blocked == "RolledBack"
 
 
-def test_what_an_operator_before_this_one_has_barred_stays_blocked(make_fit, now):
-    fit = marked(make_fit("a"), ["sha256:a"], now)
+def test_what_an_operator_before_this_one_has_barred_stays_blocked():
+    fit = marked(make_fit("a"), ["sha256:a"], NOW)
     conditions = [
         each | ({"type": "Barred"} if each["type"] == "Blocked" else {}) for each in fit.status["conditions"]
     ]
     before = fit.model_copy(update={"status": fit.status | {"conditions": conditions}})
     assert marks.recalled([before], state(())).blocked == ("sha256:a",)
-    assert list(marks.marks([before], state(["sha256:a"], ()), {}, now)) == [], "it says so already"
+    assert list(marks.marks([before], state(["sha256:a"], ()), {}, NOW)) == [], "it says so already"
     assert records.read(State, {"barred": ["sha256:a"]}).blocked == ("sha256:a",)
     assert records.read(State, {"barred": ["sha256:a"], "blocked": []}).blocked == ()

@@ -8,6 +8,7 @@ from eldr_operator.cli import command
 from eldr_operator.workloads import network
 from eldr_operator.workloads.network import Outside
 from tests.support.policies import Peer, admits
+from tests.unit.operator.builders import make_cr, make_vllm
 
 ROUTER, ENGINE, ADMIN = contract.PORT_ROUTER, contract.PORT_ENGINE, contract.PORT_ADMIN
 SIDE_CHANNEL = 5600
@@ -50,21 +51,21 @@ def reached(made, who):
         ("a load balancer", {ROUTER}),
     ],
 )
-def test_who_reaches_which_port(make_vllm, who, ports):
+def test_who_reaches_which_port(who, ports):
     made = network.policies(make_vllm(), Outside("eldr-system", MONITORING))
     assert reached(made, who) == ports
     if who in {"the operator", "Prometheus"}:
         assert reached(network.policies(make_vllm(), Outside()), who) == {ROUTER}
 
 
-def test_what_pods_send_is_not_limited(make_vllm):
+def test_what_pods_send_is_not_limited():
     """Spans reach a collector, wherever it is."""
     (made,) = network.policies(make_vllm(), Outside("eldr-system", MONITORING))
     assert made["spec"]["policyTypes"] == ["Ingress"]
     assert "egress" not in made["spec"]
 
 
-def test_without_a_policy_everybody_reaches_everything(make_vllm):
+def test_without_a_policy_everybody_reaches_everything():
     made = network.policies(make_vllm(networkPolicy="Disabled"), Outside("eldr-system"))
     assert made == []
     assert reached(made, "a client") == {ROUTER, ENGINE, ADMIN, SIDE_CHANNEL}
@@ -92,7 +93,7 @@ def test_the_evaluator_takes_what_is_left_out_for_all():
     assert not admits(nobody, target, target, ENGINE)
 
 
-def test_the_service_of_clients_is_as_the_spec_says(make_cr):
+def test_the_service_of_clients_is_as_the_spec_says():
     clients, decode = network.services(make_cr())
     assert (clients["spec"]["type"], "annotations" in clients["metadata"]) == ("ClusterIP", False)
     annotations = {"example.com/internal": "true"}

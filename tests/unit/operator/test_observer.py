@@ -14,7 +14,7 @@ from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.observer import look
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
-from tests.unit.operator.routers import POD
+from tests.unit.operator.builders import NOW, POD, make_cr, make_fit, make_set
 
 ACTIVE, OTHER_SET = "sha256:f", "sha256:g"
 COUNTS = {"similarity": [0] * (SIMILARITY_BINS - 1) + [60], "clusters": [30, 30], "requests": 60}
@@ -27,7 +27,7 @@ def with_baseline(active, value):
     )
 
 
-def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it(make_cr, make_set, now):
+def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it():
     active = make_set("f")
     for more, known in ({}, None), ({"before": COUNTS}, 60), ({"before": None}, None):
         before = with_baseline(active, COUNTS | more)
@@ -41,7 +41,7 @@ SAVING = [("saving", value) for value in (10**400, float("nan"), "x", 2, -1e300)
 
 
 @pytest.mark.parametrize(("field", "value"), [*BEFORE, *SAVING, ("saving_low", 10**400), ("batch", 10**400)])
-def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set, now, field, value):
+def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(field, value):
     active = make_set("f")
     good = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
     found = look(make_cr(), [], with_baseline(active, good | {field: value}), [], None).baseline
@@ -55,12 +55,12 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set,
 @pytest.mark.parametrize(
     "value", [[1], "x", 7, {"requests": 1}, COUNTS | {"similarity": [10**400]}, COUNTS | {"logged": 10**400}]
 )
-def test_a_baseline_without_counts_is_none(make_cr, make_set, now, value):
+def test_a_baseline_without_counts_is_none(value):
     active = make_set("f")
     assert look(make_cr(), [], with_baseline(active, value), [], None).baseline is None
 
 
-def test_what_was_measured_on_the_most_steps_counts(make_cr, now):
+def test_what_was_measured_on_the_most_steps_counts():
     def saving(*found):
         views = [RouterView(POD, saving=one) for one in found]
         return look(make_cr(), [], Memory(), views, None).saving
@@ -84,15 +84,13 @@ def test_what_was_measured_on_the_most_steps_counts(make_cr, now):
         ([("nonsense " * 99, "yes", 11)], None),
     ],
 )
-def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts(
-    make_cr, make_set, make_fit, now, told, believed
-):
+def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts(told, believed):
     fits = []
     for digest, harms, hour in told:
         fit = make_fit(f"f{hour}", "Rejected", f"2026-11-21T{hour:02}:00:00Z")
         status = {"activeSetDigest": digest, "activeSetRegresses": harms}
         fits.append(fit.model_copy(update={"status": fit.status | status}))
-    memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=now.replace(hour=10)))
+    memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=NOW.replace(hour=10)))
     found = look(make_cr(), fits, memory, [], None).report
     assert (found and (found.fit, found.harms)) == believed
 
@@ -109,9 +107,7 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
         ("nosuch", (True, False)),
     ],
 )
-def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(
-    make_cr, make_fit, make_set, now, pin, told
-):
+def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(pin, told):
     first = make_fit("first", finished="2026-11-21T10:00:00Z")
     fits = [first, with_set_of(make_fit("again"), first), make_fit("newer"), make_fit("rejected", "Rejected")]
     active = make_set("gone") if pin == "gone" else make_set("first")
@@ -127,9 +123,9 @@ def with_set_of(fit, other):
     return fit.model_copy(update={"status": fit.status | {"digest": other.status["digest"]}})
 
 
-def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, make_fit, make_set, now):
+def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting():
     first = make_fit("first", finished="2026-11-21T10:00:00Z")
-    before = Memory(table=Table(epoch=2, active=make_set("first"), activated_at=now))
+    before = Memory(table=Table(epoch=2, active=make_set("first"), activated_at=NOW))
     again = with_set_of(make_fit("again", finished="2026-11-21T11:30:00Z"), first)
     passed_over = make_fit("passed-over", finished="2026-11-21T11:00:00Z")
 
@@ -144,12 +140,12 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, 
 
 
 @pytest.mark.parametrize("name", ["x-drift-20261121120000000", "x-drift-" + "9" * 200])
-def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(make_cr, make_fit, now, name):
+def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(name):
     fits, state = [make_fit(name, "Rejected", trigger="Drift")], State()
     for _ in range(5):
         seen = look(make_cr(), fits, Memory(), [], None)
         state = records.read(
-            State, json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json()))
+            State, json.loads(json.dumps(decide(state, DriftSpec(), seen, NOW)[0].to_json()))
         )
     assert (state.fits.number, state.fits.fruitless) == (0, 0)
     assert state.fits.finished == fits[0].finished_at, "yet there was one, and it counts for the pause"

@@ -26,6 +26,7 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.startup import check_resources
 from eldr_operator.validation.spec import problems
+from tests.unit.operator.builders import NOW, make_cr
 
 
 def test_unreadable_resources_name_field_and_value():
@@ -51,7 +52,7 @@ def test_unreadable_resources_name_field_and_value():
         ({"timeZone": "../etc/passwd"}, ["spec.refit.timeZone"]),
     ],
 )
-def test_schedules(make_cr, refit, expected):
+def test_schedules(refit, expected):
     found = [str(problem) for problem in problems(make_cr(refit=refit))]
     assert len(found) == len(expected)
     assert all(text in problem for text, problem in zip(expected, found, strict=True))
@@ -70,7 +71,7 @@ def test_schedules(make_cr, refit, expected):
         ({"spec": {"volumes": None}}, None),
     ],
 )
-def test_pod_templates(make_cr, template, field):
+def test_pod_templates(template, field):
     found = [problem.field for problem in problems(make_cr(prefill={"podTemplate": template}))]
     assert found == ([f"spec.prefill.podTemplate.{field}"] if field else [])
 
@@ -495,12 +496,12 @@ def test_paths():
     assert path("EldrFit") == "/apis/eldr.dev/v1alpha1/eldrfits"
 
 
-def test_what_happens_again_and_again_is_told_once_an_hour_with_how_often(now):
+def test_what_happens_again_and_again_is_told_once_an_hour_with_how_often():
     repeats = Repeats()
-    told = [repeats.count("a", now + timedelta(minutes=5 * n)) for n in range(26)]
+    told = [repeats.count("a", NOW + timedelta(minutes=5 * n)) for n in range(26)]
     assert [(n, count) for n, count in enumerate(told) if count] == [(0, 1), (12, 12), (24, 12)]
-    assert repeats.count("b", now) == 1
-    assert repeats.count("a", now + timedelta(hours=9)) == 1, "what ended long ago is new"
+    assert repeats.count("b", NOW) == 1
+    assert repeats.count("a", NOW + timedelta(hours=9)) == 1, "what ended long ago is new"
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -10,6 +10,7 @@ from eldr_operator.locality import polls as module
 from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.router_view import RouterPod, RouterView
 from eldr_operator.reconcile import POLL_REST_SECONDS, poll_seconds
+from tests.unit.operator.builders import NOW
 
 POD, OTHER = RouterPod("r0", "10.0.0.1", None), RouterPod("r1", "10.0.0.2", None)
 KEY = ("n", "x")
@@ -53,18 +54,18 @@ def woken():
 
 
 @pytest.fixture
-async def polls(woken, now):
-    made = Polls(None, woken.append, lambda: now, Authorities(None))
+async def polls(woken):
+    made = Polls(None, woken.append, lambda: NOW, Authorities(None))
     yield made
     made.close()
 
 
-async def test_nothing_is_known_before_the_first_answer_which_wakes(polls, routers, woken, now):
+async def test_nothing_is_known_before_the_first_answer_which_wakes(polls, routers, woken):
     assert polls.latest(KEY, [POD], "t") is None
     await routers.again()
     assert woken == [KEY]
     seen = polls.latest(KEY, [POD], "t")
-    assert ([view.pod for view in seen.views], seen.at) == ([POD], now)
+    assert ([view.pod for view in seen.views], seen.at) == ([POD], NOW)
     assert routers.asked == [(["r0"], "t")], "a pass asks nobody"
 
 

@@ -7,6 +7,7 @@ import pytest
 from eldr import contract
 from eldr_operator.drift.state import Drift, State
 from eldr_operator.locality.routing import Table
+from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set
 from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, situation, utc
 
 pytestmark = pytest.mark.usefixtures("on_the_minute")
@@ -24,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("on_the_minute")
         (["x-bootstrap-other"], 1, ["x-bootstrap"]),
     ],
 )
-def test_bootstrap_backs_off(make_cr, make_fit, now, attempts, minutes, expected):
-    finished = (now - timedelta(minutes=minutes)).isoformat()
+def test_bootstrap_backs_off(attempts, minutes, expected):
+    finished = (NOW - timedelta(minutes=minutes)).isoformat()
     fits = [make_fit(name, "Rejected", finished) for name in attempts]
-    assert names(plan(make_cr(), fits, Table(), 5000, now)) == expected
+    assert names(plan(make_cr(), fits, Table(), 5000, NOW)) == expected
 
 
 @pytest.mark.costly
@@ -38,7 +39,7 @@ def test_bootstrap_backs_off(make_cr, make_fit, now, attempts, minutes, expected
         *(pytest.param(limit, True, marks=pytest.mark.costly) for limit in (1, 2)),
     ],
 )
-def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_fit, limit, others):
+def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(limit, others):
     """Two days in which every first fit is rejected."""
     refit = {"historyLimit": limit} | ({"schedule": "*/20 * * * *"} if others else {})
     now, status, fits, attempts = utc("2026-11-21T00:00"), {}, [], []
@@ -63,38 +64,38 @@ def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_f
     assert attempts[-1] - attempts[-2] >= timedelta(hours=6)
 
 
-def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept(make_cr, make_fit, make_set, now):
-    since = now - timedelta(hours=1)
+def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept():
+    since = NOW - timedelta(hours=1)
 
     def attempt(name, hours, number):
-        made = make_fit(name, "Rejected", (now - timedelta(hours=hours)).isoformat())
+        made = make_fit(name, "Rejected", (NOW - timedelta(hours=hours)).isoformat())
         metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: number}})
         return made.model_copy(update={"metadata": metadata})
 
     table = Table(epoch=2, active=make_set("a"), activated_at=since)
     before = [attempt("x-scale-k4-8", 5, "8"), attempt("x-scale-k3", 4, "1")]
     cr = make_cr(decode={"replicas": 4}, refit={"historyLimit": 1})
-    planned = plan(cr, [*before, make_fit("a")], table, 5000, now)
+    planned = plan(cr, [*before, make_fit("a")], table, 5000, NOW)
     assert names(planned) == ["x-scale-k4-9"]
     assert planned.create["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
 
-    failed = [attempt("x-scale-k4-9", 0.5, "4"), make_fit("person", "Rejected", now.isoformat())]
-    planned = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now)
+    failed = [attempt("x-scale-k4-9", 0.5, "4"), make_fit("person", "Rejected", NOW.isoformat())]
+    planned = plan(cr, [*before, make_fit("a"), *failed], table, 5000, NOW)
     assert names(planned) == [], "four attempts: 40 minutes"
     assert set(planned.delete) == {"x-scale-k4-8", "x-scale-k3"}
-    later = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now + timedelta(minutes=10))
+    later = plan(cr, [*before, make_fit("a"), *failed], table, 5000, NOW + timedelta(minutes=10))
     assert later.create["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "5"}
 
 
 @pytest.mark.parametrize("told", ["", "x", "-1", "0", "1e9", "9" * 300, "\u0663", None, 7])
-def test_an_attempt_that_tells_no_number_is_one(make_cr, make_fit, now, told):
-    made = make_fit("x-bootstrap", "Rejected", (now - timedelta(minutes=5)).isoformat())
+def test_an_attempt_that_tells_no_number_is_one(told):
+    made = make_fit("x-bootstrap", "Rejected", (NOW - timedelta(minutes=5)).isoformat())
     metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: told}})
     fits = [made.model_copy(update={"metadata": metadata})]
-    assert names(plan(make_cr(), fits, Table(), 5000, now)) == ["x-bootstrap-2"]
+    assert names(plan(make_cr(), fits, Table(), 5000, NOW)) == ["x-bootstrap-2"]
 
 
-def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(make_cr, make_fit):
+def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for():
     back = utc("2026-11-21T12:00")
     fits = [make_fit("x-bootstrap")]
     table = Table(epoch=2, activated_at=back, reason="RolledBack")
@@ -113,9 +114,7 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
 
 
 @pytest.mark.parametrize("reason", ["RolledBack", "AckTimeout", "Pinned"])
-def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed_was_made_of(
-    make_cr, make_fit, make_set, reason
-):
+def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed_was_made_of(reason):
     """A flood of some hours is over: its set is taken back, and a scheduled fit comes soon after."""
     now = utc("2026-11-22T02:00:30")
     back = now - timedelta(minutes=10)
@@ -137,9 +136,7 @@ def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed
 
 @pytest.mark.costly
 @pytest.mark.parametrize("kept", [[], ["x-kept"]])
-def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growing_intervals(
-    make_cr, make_fit, kept
-):
+def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growing_intervals(kept):
     begin = utc("2026-11-21T12:00")
     now, fits, blocked, made = begin, [make_fit(name, k=3) for name in kept], [], []
     table = Table(epoch=2, activated_at=begin, reason="RolledBack")
@@ -168,16 +165,16 @@ def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growi
     assert planned.create is not None, "a set that was kept begins anew"
 
 
-def test_after_a_first_set_that_routers_refuse_there_is_another(make_cr, make_fit, now):
-    fits = [make_fit("x-bootstrap", finished=(now - timedelta(minutes=4)).isoformat())]
+def test_after_a_first_set_that_routers_refuse_there_is_another():
+    fits = [make_fit("x-bootstrap", finished=(NOW - timedelta(minutes=4)).isoformat())]
     blocked = ("sha256:x-bootstrap",)
-    assert names(plan(make_cr(), fits, Table(), 5000, now, blocked=blocked)) == []
-    assert names(plan(make_cr(), fits, Table(), 5000, now + timedelta(minutes=1), blocked=blocked)) == [
+    assert names(plan(make_cr(), fits, Table(), 5000, NOW, blocked=blocked)) == []
+    assert names(plan(make_cr(), fits, Table(), 5000, NOW + timedelta(minutes=1), blocked=blocked)) == [
         "x-bootstrap-2"
     ]
 
 
-def test_after_a_roll_back_to_no_set_older_ones_are_no_reason_to_wait(make_cr, make_fit):
+def test_after_a_roll_back_to_no_set_older_ones_are_no_reason_to_wait():
     back = utc("2026-11-21T12:00")
     fits = [make_fit("old", finished="2026-11-01T10:00:00Z"), make_fit("x-bootstrap-7")]
     table = Table(epoch=2, activated_at=back, reason="RolledBack")

@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 from eldr_operator.locality.routing import Table
+from tests.unit.operator.builders import make_cr
 from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, utc
 
 
-def test_fits_of_equal_schedules_do_not_begin_together(make_cr):
+def test_fits_of_equal_schedules_do_not_begin_together():
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
     minute, begins = utc("2026-11-22T02:00:00"), []
     for uid in map(str, range(40)):
@@ -26,7 +27,7 @@ def test_fits_of_equal_schedules_do_not_begin_together(make_cr):
     assert len({(at - minute) // timedelta(minutes=1) for at in begins}) >= 8, "over all of the ten minutes"
 
 
-def test_the_next_minute_waits_for_no_delay_of_the_one_before(make_cr):
+def test_the_next_minute_waits_for_no_delay_of_the_one_before():
     refit = {"schedule": "* * * * *", "timeZone": "Etc/UTC"}
     status = {"refit": {"schedule": "* * * * * Etc/UTC", "nextScheduleTime": "2026-11-22T02:00:00Z"}}
     wake_at = plan(make_cr(status, refit=refit), [], Table(), 0, utc("2026-11-22T02:00:00")).wake_at

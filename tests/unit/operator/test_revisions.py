@@ -9,6 +9,7 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import desired, revisions, updates
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
+from tests.unit.operator.builders import NOW, make_vllm
 
 ROLES = ("prefill", "decode", "router")
 ME = "this build"
@@ -53,7 +54,7 @@ def digests(cr):
         ),
     ],
 )
-def test_what_decides_about_pods_of_a_role(make_vllm, change, moved):
+def test_what_decides_about_pods_of_a_role(change, moved):
     before, after = digests(make_vllm()), digests(make_vllm(**change))
     assert {role for role in ROLES if before[role] != after[role]} == moved
 
@@ -67,17 +68,17 @@ def test_what_decides_about_pods_of_a_role(make_vllm, change, moved):
         ({"engine": {"type": "Simulator", "image": "mine"}, "router": {"image": "mine"}}, set()),
     ],
 )
-def test_an_image_that_the_resource_names_is_not_newer(make_vllm, now, spec, newer):
+def test_an_image_that_the_resource_names_is_not_newer(spec, newer):
     cr = make_vllm(**spec)
     before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"), "one", "")
     kept = revisions.manifest(cr, before) | {"revision": 1}
     live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], "")
-    plan = updates.plan(cr, live, Images("own:2", "vllm:2"), now, maker=ME)
+    plan = updates.plan(cr, live, Images("own:2", "vllm:2"), NOW, maker=ME)
     assert plan.images == before.images
     assert set(plan.newer) == newer
 
 
-def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm, now):
+def test_under_the_release_that_made_it_any_other_template_is_a_change():
     """A field that the digest of inputs forgets freezes no pod."""
     cr, own = make_vllm(), Images("own:1")
 
@@ -85,7 +86,7 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
         found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
         live = Snapshot(found, [], "")
         return lambda made: updates.choose(
-            cr, "decode", made, live, updates.plan(cr, live, images, now, maker=maker)
+            cr, "decode", made, live, updates.plan(cr, live, images, NOW, maker=maker)
         )
 
     def made(number):
@@ -149,15 +150,15 @@ def test_a_build_is_known_by_its_code(tmp_path):
         {"template": {}, "images": 3},
     ],
 )
-def test_a_damaged_revision_is_none(make_vllm, now, data):
+def test_a_damaged_revision_is_none(data):
     cr = make_vllm()
     whole = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1"), "one", "")
     damaged = revisions.manifest(cr, whole) | {"data": data}
     live = Snapshot({(revisions.KIND, "x-decode-1"): damaged}, [], "")
-    assert updates.plan(cr, live, Images("own:2"), now, maker=ME).found["decode"] == []
+    assert updates.plan(cr, live, Images("own:2"), NOW, maker=ME).found["decode"] == []
 
 
-def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
+def test_of_a_role_whose_revision_in_use_is_not_known_none_goes():
     cr, found = make_vllm(), {}
     for role in ("prefill", "decode"):
         for number in range(1, revisions.KEPT + 4):
@@ -170,7 +171,7 @@ def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
     ], "the oldest of those that pods do not have"
 
 
-def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
+def test_every_change_of_a_template_is_a_change_of_its_inputs():
     """The opposite of the above would freeze a pod that the spec asks to change."""
 
     def made(cr):
@@ -247,24 +248,24 @@ def seen(cr, kept, runs=None):
 OLD, NEW = ("own:1", "vllm:1"), ("own:2", "vllm:2")
 
 
-def test_images_that_run_are_those_of_what_runs_not_of_what_has_failed(make_vllm, now):
+def test_images_that_run_are_those_of_what_runs_not_of_what_has_failed():
     cr, own = make_vllm(), Images("own:3", "vllm:3")
     worked, failed = revision(1, OLD), revision(2, NEW, failed="2026-11-20T00:00:00Z")
-    assert updates.plan(cr, seen(cr, [worked, failed], worked), own, now, maker=ME).images == worked.images
-    assert updates.plan(cr, seen(cr, [worked, failed]), own, now, maker=ME).images == worked.images
-    assert updates.plan(cr, seen(cr, [worked, failed], failed), own, now, maker=ME).images == failed.images
+    assert updates.plan(cr, seen(cr, [worked, failed], worked), own, NOW, maker=ME).images == worked.images
+    assert updates.plan(cr, seen(cr, [worked, failed]), own, NOW, maker=ME).images == worked.images
+    assert updates.plan(cr, seen(cr, [worked, failed], failed), own, NOW, maker=ME).images == failed.images
 
 
-def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_worked_last(make_vllm, now):
+def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_worked_last():
     cr, own = make_vllm(), Images("own:3", "vllm:3")
     ran = revision(1, OLD)._replace(completed="2026-11-20T00:00:00Z")
     undone = revision(2, NEW)._replace(completed="2026-11-19T00:00:00Z")
-    assert updates.plan(cr, seen(cr, [ran, undone]), own, now, maker=ME).images == ran.images
+    assert updates.plan(cr, seen(cr, [ran, undone]), own, NOW, maker=ME).images == ran.images
     other = undone._replace(name="x-prefill-2", role="prefill")
     head = meta.manifest("apps/v1", "Deployment", cr, "x-prefill", "prefill")
     live = seen(cr, [ran, undone, other])
-    live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other, None, now)
-    assert updates.plan(cr, live, own, now, maker=ME).images == other.images
+    live.children["Deployment", "x-prefill"] = revisions.frozen(head | {"spec": {}}, other, None, NOW)
+    assert updates.plan(cr, live, own, NOW, maker=ME).images == other.images
 
 
 @pytest.mark.parametrize(
@@ -277,19 +278,19 @@ def test_where_a_workload_is_gone_images_are_those_of_the_other_role_or_of_what_
     ],
 )
 def test_images_that_failed_for_decode_in_a_maintenance_window_roll_no_other_role_in_the_next(
-    make_vllm, now, update, inputs, own, may_update
+    update, inputs, own, may_update
 ):
     window = {"schedule": "* * * * *", "durationMinutes": 60}
     cr = make_vllm(update=update, refit={"drift": {"maintenanceWindow": window}})
     digest = inputs or revisions.inputs(cr, "decode")
     ran, failed = revision(1, OLD), revision(2, NEW, inputs=digest, failed="2026-11-20T00:00:00Z")
-    found = updates.plan(cr, seen(cr, [ran, failed], ran), Images(*own), now, maker=ME)
+    found = updates.plan(cr, seen(cr, [ran, failed], ran), Images(*own), NOW, maker=ME)
     assert (found.updates, found.images) == (may_update, Images(*own) if may_update else ran.images)
     assert found.failed == ("" if may_update else failed.name)
 
 
 @pytest.mark.parametrize("others", [[], [7]])
-def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(make_vllm, now, others):
+def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(others):
     cr, images = make_vllm(), Images(*OLD)
 
     def made(release):
@@ -297,7 +298,7 @@ def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(mak
         return {"metadata": {"labels": {"release": release}}, "spec": {"containers": containers}}
 
     def chosen(live, release, own):
-        return updates.choose(cr, "decode", made(release), live, updates.plan(cr, live, own, now, maker=ME))
+        return updates.choose(cr, "decode", made(release), live, updates.plan(cr, live, own, NOW, maker=ME))
 
     ran = chosen(seen(cr, []), "one", images)
     live = seen(cr, [revision(number, NEW) for number in others], ran)
@@ -305,24 +306,24 @@ def test_a_revision_that_was_deleted_while_pods_have_it_comes_back_as_it_was(mak
     assert (again.name, again.template, again.images) == (ran.name, ran.template, images)
 
 
-def test_an_earlier_setting_brings_back_no_earlier_images(make_vllm, now):
+def test_an_earlier_setting_brings_back_no_earlier_images():
     """Engines of both roles stay on one version of vLLM."""
     cr = make_vllm()
     digest = revisions.inputs(cr, "decode")
     before = revision(1, OLD, inputs=digest)
     runs = revision(2, NEW, inputs="of another setting", maker="two")
     live = seen(cr, [before, runs], runs)
-    known = updates.plan(cr, live, Images(*NEW), now, maker=ME)
+    known = updates.plan(cr, live, Images(*NEW), NOW, maker=ME)
     made = updates.choose(cr, "decode", {"metadata": {"labels": {}}}, live, known)
     assert (made.images, made.number) == (Images(*NEW), 3)
     same = seen(cr, [revision(1, NEW, inputs=digest), runs], runs)
     kept = updates.choose(
-        cr, "decode", {"metadata": {"labels": {}}}, same, updates.plan(cr, same, Images(*NEW), now, maker=ME)
+        cr, "decode", {"metadata": {"labels": {}}}, same, updates.plan(cr, same, Images(*NEW), NOW, maker=ME)
     )
     assert kept.number == 1, "what another release has made of it, with the same images"
 
 
-def test_a_workload_tells_since_when_it_has_another_revision(make_vllm):
+def test_a_workload_tells_since_when_it_has_another_revision():
     cr, at = make_vllm(), datetime(2026, 11, 21, tzinfo=UTC)
     old, new = revision(1, OLD), revision(2, NEW)
     head = meta.manifest("apps/v1", "StatefulSet", cr, "x-decode", "decode") | {"spec": {}}

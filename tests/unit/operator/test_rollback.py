@@ -10,6 +10,7 @@ from eldr_operator.conditions import Refusal
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import revisions, rollback, updates
 from eldr_operator.workloads.images import Images
+from tests.unit.operator.builders import NOW, make_vllm
 
 KINDS = {"prefill": "Deployment", "decode": "StatefulSet"}
 LATE = {"progress_deadline_seconds": 60}
@@ -102,8 +103,8 @@ class World:
 
 
 @pytest.fixture
-def world(make_vllm, now):
-    made = World(make_vllm, now)
+def world():
+    made = World(make_vllm, NOW)
     made.spec = {role: {"rollout": dict(LATE)} for role in KINDS}
     return made
 

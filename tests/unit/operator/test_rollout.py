@@ -10,6 +10,7 @@ from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutS
 from eldr_operator.workloads import roles, rollout
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
 from eldr_operator.workloads.roles import Wanted
+from tests.unit.operator.builders import NOW
 
 FULL = "0/2 nodes are available: 2 Insufficient amd.com/gpu. preemption: 0/2 nodes are available."
 
@@ -64,9 +65,9 @@ def bounds(surge, unavailable):
         (None, "Unschedulable", bounds(1, 0)),
     ],
 )
-def test_a_pod_without_a_node_makes_others_give_way_after_a_minute(now, seconds, reason, expected):
-    pod = waiting(None if seconds is None else now - timedelta(seconds=seconds), reason)
-    assert paced(now, running(), pod, live=SURGING)[0] == expected
+def test_a_pod_without_a_node_makes_others_give_way_after_a_minute(seconds, reason, expected):
+    pod = waiting(None if seconds is None else NOW - timedelta(seconds=seconds), reason)
+    assert paced(NOW, running(), pod, live=SURGING)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,8 @@ def test_a_pod_without_a_node_makes_others_give_way_after_a_minute(now, seconds,
         ({"metadata": {}, "spec": {}}, bounds(1, 0)),
     ],
 )
-def test_they_give_way_until_the_rollout_is_over(now, live, expected):
-    assert paced(now, live=live)[0] == expected
+def test_they_give_way_until_the_rollout_is_over(live, expected):
+    assert paced(NOW, live=live)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -102,22 +103,22 @@ def test_they_give_way_until_the_rollout_is_over(now, live, expected):
         ({"deletionTimestamp": "t"}, False),
     ],
 )
-def test_nobody_makes_room_for_a_pod_that_would_not_start_in_its_place(now, pod, makes_room):
-    pod = waiting(now - timedelta(hours=1), **pod)
-    assert paced(now, pod, running(), live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
-    assert paced(now, pod, live=SURGING)[0] == bounds(1, 0), "there is nobody to make room"
+def test_nobody_makes_room_for_a_pod_that_would_not_start_in_its_place(pod, makes_room):
+    pod = waiting(NOW - timedelta(hours=1), **pod)
+    assert paced(NOW, pod, running(), live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
+    assert paced(NOW, pod, live=SURGING)[0] == bounds(1, 0), "there is nobody to make room"
 
 
 @pytest.mark.parametrize(
     ("wanted", "makes_room"),
     [("100Gi", True), ("90Gi", True), ("102400Mi", True), ("96636764160", True), ("110Gi", False)],
 )
-def test_amounts_are_compared_however_they_are_written(now, wanted, makes_room):
+def test_amounts_are_compared_however_they_are_written(wanted, makes_room):
     lacking = "0/2 nodes are available: 2 Insufficient amd.com/gpu, 2 Insufficient memory."
-    new, old = waiting(now - timedelta(hours=1), message=lacking), running()
+    new, old = waiting(NOW - timedelta(hours=1), message=lacking), running()
     for pod, memory in ((new, wanted), (old, "100Gi")):
         pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = memory
-    assert paced(now, new, old, live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
+    assert paced(NOW, new, old, live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
 
 
 def still(now, replicas, seconds=3600):
@@ -149,9 +150,9 @@ def evicted():
         ([ready(), ready(), evicted()], 3, 3600, 2),  # it has neither a place nor a successor
     ],
 )
-def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(now, pods, replicas, seconds, unavailable):
-    pod = waiting(now - timedelta(hours=1))
-    found = paced(now, *pods, pod, live=still(now, replicas, seconds))[0]
+def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(pods, replicas, seconds, unavailable):
+    pod = waiting(NOW - timedelta(hours=1))
+    found = paced(NOW, *pods, pod, live=still(NOW, replicas, seconds))[0]
     assert found == bounds(0, unavailable)
 
 
@@ -175,49 +176,49 @@ QUOTA = (
     ],
 )
 def test_a_pod_that_a_full_quota_refuses_makes_another_one_give_way_after_a_minute(
-    now, seconds, message, gpus, makes_room
+    seconds, message, gpus, makes_room
 ):
     live = deployment(surge=1, updated=0)
     live["spec"]["template"] = {"spec": asking(gpus)}
-    since = None if seconds is None else now - timedelta(seconds=seconds)
+    since = None if seconds is None else NOW - timedelta(seconds=seconds)
     refusal, spec = Refusal(message, since), PrefillRolloutSpec()
-    made = rollout.of_deployment(spec, live, [running(), running()], now, refusal)
+    made = rollout.of_deployment(spec, live, [running(), running()], NOW, refusal)
     assert made["strategy"]["rollingUpdate"] == (bounds(0, 1) if makes_room else bounds(1, 0))
-    assert rollout.of_deployment(spec, live, [], now, refusal)["strategy"]["rollingUpdate"] == bounds(1, 0)
+    assert rollout.of_deployment(spec, live, [], NOW, refusal)["strategy"]["rollingUpdate"] == bounds(1, 0)
 
 
-def test_a_pod_that_has_ended_gives_nothing_free(now):
-    pod = waiting(now - timedelta(hours=1))
+def test_a_pod_that_has_ended_gives_nothing_free():
+    pod = waiting(NOW - timedelta(hours=1))
     assert rollout.makes_room_at(None, [pod, running()])
     assert not rollout.makes_room_at(None, [pod, evicted()])
-    assert paced(now, pod, evicted(), live=SURGING)[0] == bounds(1, 0)
+    assert paced(NOW, pod, evicted(), live=SURGING)[0] == bounds(1, 0)
 
 
-def test_a_pod_that_runs_has_a_node_whatever_its_scheduler_said(now):
-    pod = waiting(now - timedelta(hours=1))
-    assert rollout.waiting_in_vain([pod, waiting(now)], now) == 1
+def test_a_pod_that_runs_has_a_node_whatever_its_scheduler_said():
+    pod = waiting(NOW - timedelta(hours=1))
+    assert rollout.waiting_in_vain([pod, waiting(NOW)], NOW) == 1
     pod["status"]["phase"] = "Running"
-    assert rollout.waiting_in_vain([pod], now) == 0
+    assert rollout.waiting_in_vain([pod], NOW) == 0
 
 
-def test_when_to_look_again(now):
+def test_when_to_look_again():
     found = rollout.seconds_left(
-        [waiting(now - timedelta(seconds=20)), running(), waiting(now - timedelta(hours=1))], now
+        [waiting(NOW - timedelta(seconds=20)), running(), waiting(NOW - timedelta(hours=1))], NOW
     )
     assert found == [41.0]
 
 
-def test_fields_that_are_set_are_taken(now):
-    pod = waiting(now - timedelta(hours=1))
-    assert paced(now, pod, running(), max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
-    assert paced(now, pod, running(), live=SURGING, max_unavailable=3)[0] == bounds(0, 3)
-    assert paced(now, max_unavailable=3)[0] == bounds(1, 3)
+def test_fields_that_are_set_are_taken():
+    pod = waiting(NOW - timedelta(hours=1))
+    assert paced(NOW, pod, running(), max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
+    assert paced(NOW, pod, running(), live=SURGING, max_unavailable=3)[0] == bounds(0, 3)
+    assert paced(NOW, max_unavailable=3)[0] == bounds(1, 3)
 
 
-def test_a_deployment_is_paused_once_it_has_pods(now):
-    assert not paced(now, pause="Enabled")[1]
-    assert not paced(now, pause="Enabled", live=deployment(surge=1, existing=0, updated=0))[1]
-    assert paced(now, pause="Enabled", live=deployment(surge=1))[1]
+def test_a_deployment_is_paused_once_it_has_pods():
+    assert not paced(NOW, pause="Enabled")[1]
+    assert not paced(NOW, pause="Enabled", live=deployment(surge=1, existing=0, updated=0))[1]
+    assert paced(NOW, pause="Enabled", live=deployment(surge=1))[1]
 
 
 @pytest.mark.parametrize(
@@ -233,12 +234,12 @@ def stateful_set(updated):
     return {"metadata": {"generation": 1}, "spec": {}, "status": status}
 
 
-def test_a_paused_deployment_that_lost_its_pods_stays_paused(now):
+def test_a_paused_deployment_that_lost_its_pods_stays_paused():
     lost = deployment(surge=1, replicas=1, existing=0, updated=0)
-    assert paced(now, live=lost, pause="Enabled")[1] is False, "it never had any"
+    assert paced(NOW, live=lost, pause="Enabled")[1] is False, "it never had any"
     lost["spec"]["paused"] = True
-    assert paced(now, live=lost, pause="Enabled")[1] is True
-    assert paced(now, live=lost)[1] is False
+    assert paced(NOW, live=lost, pause="Enabled")[1] is True
+    assert paced(NOW, live=lost)[1] is False
 
 
 @pytest.mark.parametrize(
@@ -251,12 +252,12 @@ def test_a_paused_deployment_that_lost_its_pods_stays_paused(now):
         (3, 0, True, "AllReady"),
     ],
 )
-def test_what_a_role_tells_of_it(now, updated, kept, is_paused, reason):
+def test_what_a_role_tells_of_it(updated, kept, is_paused, reason):
     found = roles.role(
         Wanted("DecodeReady", 3, RolloutSpec(pause="Enabled" if is_paused else "Disabled"), kept),
         stateful_set(updated),
         [],
-        now,
+        NOW,
     )
     assert found.condition.reason == reason
 
@@ -265,19 +266,19 @@ def test_what_a_role_tells_of_it(now, updated, kept, is_paused, reason):
     ("named", "wanted", "is_ready"),
     [("new", "new", True), ("old", "new", False), (None, "new", True), ("old", "", True)],
 )
-def test_a_role_is_not_ready_for_what_is_only_being_written(now, named, wanted, is_ready):
+def test_a_role_is_not_ready_for_what_is_only_being_written(named, wanted, is_ready):
     live = stateful_set(3)
     live["metadata"]["annotations"] = {ANNOTATION_REVISION: named} if named else None
-    assert roles.role(Wanted("DecodeReady", 3, revision=wanted), live, [], now).is_ready == is_ready
+    assert roles.role(Wanted("DecodeReady", 3, revision=wanted), live, [], NOW).is_ready == is_ready
 
 
-def test_what_was_late_before_is_not_late_with_what_is_only_being_written(now):
+def test_what_was_late_before_is_not_late_with_what_is_only_being_written():
     live = stateful_set(3)
     live["metadata"]["annotations"] = {ANNOTATION_REVISION: "old"}
     condition = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "late"}
     live["status"]["conditions"] = [condition]
     for wanted, late in (("old", "late"), ("new", "")):
-        assert roles.role(Wanted("PrefillReady", 3, revision=wanted), live, [], now).late == late
+        assert roles.role(Wanted("PrefillReady", 3, revision=wanted), live, [], NOW).late == late
 
 
 PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failureThreshold": 60}}, {}]}}
@@ -293,26 +294,26 @@ PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failure
         (None, "new", False, ""),
     ],
 )
-def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_, is_ready, expected):
+def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(seconds, hash_, is_ready, expected):
     live = {"spec": {"template": PROBED}, "status": {"updateRevision": "new"}}
     ready = {"type": "Ready", "status": str(is_ready)}
     if seconds is not None:
-        ready["lastTransitionTime"] = clock.stamp(now - timedelta(seconds=seconds))
-    created = {"creationTimestamp": clock.stamp(now - timedelta(days=3))} if seconds is not None else {}
+        ready["lastTransitionTime"] = clock.stamp(NOW - timedelta(seconds=seconds))
+    created = {"creationTimestamp": clock.stamp(NOW - timedelta(days=3))} if seconds is not None else {}
     labels = {"controller-revision-hash": hash_}
     pod = {"metadata": {"name": "p", "labels": labels, **created}, "status": {"conditions": [ready]}}
-    assert rollout.late(RolloutSpec(), live, [pod], now) == expected
-    assert rollout.late(RolloutSpec(), None, [pod], now) == ""
+    assert rollout.late(RolloutSpec(), live, [pod], NOW) == expected
+    assert rollout.late(RolloutSpec(), None, [pod], NOW) == ""
     pod["metadata"]["deletionTimestamp"] = "t"
-    assert rollout.late(RolloutSpec(), live, [pod], now) == ""
+    assert rollout.late(RolloutSpec(), live, [pod], NOW) == ""
 
 
 @pytest.mark.parametrize(("refused", "is_late"), [(901, True), (900, False), (None, False)])
-def test_a_rollout_whose_pods_are_refused_ends(now, refused, is_late):
+def test_a_rollout_whose_pods_are_refused_ends(refused, is_late):
     live = stateful_set(1) | {"spec": {"template": PROBED}}
     live["status"]["updateRevision"] = "new"
-    refusal = Refusal("exceeded quota", refused and now - timedelta(seconds=refused))
-    late = roles.role(Wanted("DecodeReady", 3), live, [], now, refusal).late
+    refusal = Refusal("exceeded quota", refused and NOW - timedelta(seconds=refused))
+    late = roles.role(Wanted("DecodeReady", 3), live, [], NOW, refusal).late
     assert late == ("no pod has got ready for 900 s: exceeded quota" if is_late else "")
 
 
@@ -327,9 +328,9 @@ def test_a_rollout_whose_pods_are_refused_ends(now, refused, is_late):
         (None, 600, 5, None),
     ],
 )
-def test_what_refused_pods_before_a_rollout_does_not_end_it(now, refused, begun, moved, since):
+def test_what_refused_pods_before_a_rollout_does_not_end_it(refused, begun, moved, since):
     refused_at, begun_at, moved_at, since_at = (
-        seconds and (now - timedelta(seconds=seconds)).replace(microsecond=0)
+        seconds and (NOW - timedelta(seconds=seconds)).replace(microsecond=0)
         for seconds in (refused, begun, moved, since)
     )
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": moved_at and clock.stamp(moved_at)}
@@ -339,8 +340,8 @@ def test_what_refused_pods_before_a_rollout_does_not_end_it(now, refused, begun,
 
 
 @pytest.mark.parametrize("status", ["True", "False"])
-def test_a_deployment_tells_itself_why_its_pods_are_refused(now, status):
-    at = now.replace(microsecond=0)
+def test_a_deployment_tells_itself_why_its_pods_are_refused(status):
+    at = NOW.replace(microsecond=0)
     failure = {"type": "ReplicaFailure", "status": status, "message": "exceeded quota"}
     failure["lastTransitionTime"] = clock.stamp(at)
     expected = Refusal("exceeded quota", at) if status == "True" else Refusal()
@@ -348,7 +349,7 @@ def test_a_deployment_tells_itself_why_its_pods_are_refused(now, status):
     assert rollout.refusal_of(None) == Refusal()
 
 
-def test_a_deployment_tells_itself_what_does_not_get_ready(now):
+def test_a_deployment_tells_itself_what_does_not_get_ready():
     condition = {
         "type": "Progressing",
         "status": "False",
@@ -356,4 +357,4 @@ def test_a_deployment_tells_itself_what_does_not_get_ready(now):
         "message": "late",
     }
     live = {"spec": {"template": PROBED}, "status": {"conditions": [condition]}}
-    assert rollout.late(RolloutSpec(), live, [], now) == "late"
+    assert rollout.late(RolloutSpec(), live, [], NOW) == "late"

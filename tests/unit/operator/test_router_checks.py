@@ -5,6 +5,7 @@ import pytest
 from eldr_operator.validation.spec import blocked_roles, problems
 from eldr_operator.workloads import router
 from eldr_router.cli import command
+from tests.unit.operator.builders import make_cr
 
 OPTIONS = sorted(name for parameter in command.params for name in parameter.opts)
 TRACES = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
@@ -16,7 +17,7 @@ USERS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_is_the_users_or_refused_in_both_spellings(make_cr, option):
+def test_every_option_is_the_users_or_refused_in_both_spellings(option):
     def is_refused(**router):
         return bool(problems(make_cr(router=router)))
 
@@ -52,7 +53,7 @@ def test_every_option_is_the_users_or_refused_in_both_spellings(make_cr, option)
         ),
     ],
 )
-def test_refused_and_only_the_routers_workload_stays_as_it_is(make_cr, given, message):
+def test_refused_and_only_the_routers_workload_stays_as_it_is(given, message):
     for placement, role in (("Sidecar", "prefill"), ("Deployment", "router")):
         cr = make_cr(router={"placement": placement} | given)
         (found,) = problems(cr)
@@ -68,11 +69,11 @@ def test_refused_and_only_the_routers_workload_stays_as_it_is(make_cr, given, me
         {"env": [TRACES, {"name": "OTEL_RESOURCE_ATTRIBUTES", "value": "k8s.pod.name=$(POD_NAME)"}]},
     ],
 )
-def test_let_pass(make_cr, given):
+def test_let_pass(given):
     assert problems(make_cr(router=given)) == []
 
 
-def test_variables_of_traces_reach_the_container_after_those_that_they_name(make_cr):
+def test_variables_of_traces_reach_the_container_after_those_that_they_name():
     own = {"name": "OTEL_RESOURCE_ATTRIBUTES", "value": "k8s.pod.name=$(POD_NAME)"}
     given = router.container(make_cr(router={"env": [TRACES, own]}), "image")["env"]
     names = [variable["name"] for variable in given]

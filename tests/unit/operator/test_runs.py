@@ -4,6 +4,7 @@ import pytest
 
 from eldr_operator.fits.runs import MOST_WAITING, MOST_WRITES, Runs
 from eldr_operator.metrics import Metrics
+from tests.unit.operator.builders import NOW, make_cr, make_fit
 
 
 class World:
@@ -33,28 +34,28 @@ def runs(world):
     return Runs(world, world, world, Metrics(), "image")
 
 
-async def test_of_fits_that_wait_one_starts(make_cr, make_fit, now, world, runs):
+async def test_of_fits_that_wait_one_starts(world, runs):
     fits = [make_fit(name, "Pending") for name in ("b", "a", "c")]
-    assert not await runs.advance(make_cr(), fits, {}, now, may_start=True)
+    assert not await runs.advance(make_cr(), fits, {}, NOW, may_start=True)
     assert world.jobs == ["a"]
     assert world.said == {"a": "Running", "b": "Queued", "c": "Queued"}
 
 
-async def test_a_fit_waits_for_the_job_of_one_that_was_deleted(make_cr, make_fit, now, world, runs):
+async def test_a_fit_waits_for_the_job_of_one_that_was_deleted(world, runs):
     held, following = make_fit("held", "Running"), make_fit("next", "Pending")
-    metadata = held.metadata.model_copy(update={"deletion_timestamp": now})
+    metadata = held.metadata.model_copy(update={"deletion_timestamp": NOW})
     deleted = held.model_copy(update={"metadata": metadata})
     job = {"metadata": {"ownerReferences": [{"uid": metadata.uid}]}}
-    assert await runs.advance(make_cr(), [deleted, following], {"held": job}, now, may_start=True)
+    assert await runs.advance(make_cr(), [deleted, following], {"held": job}, NOW, may_start=True)
     assert world.jobs == []
     assert world.said == {"held": "Deleted", "next": "Queued"}
 
 
-async def test_a_fit_starts_once_its_rights_are_there(make_cr, make_fit, now, world, runs):
+async def test_a_fit_starts_once_its_rights_are_there(world, runs):
     fits = [make_fit("a", "Pending")]
-    assert not await runs.advance(make_cr(), fits, {}, now, may_start=False)
+    assert not await runs.advance(make_cr(), fits, {}, NOW, may_start=False)
     assert (world.jobs, world.said) == ([], {"a": "Queued"})
-    await runs.advance(make_cr(), fits, {}, now, may_start=True)
+    await runs.advance(make_cr(), fits, {}, NOW, may_start=True)
     assert world.jobs == ["a"]
 
 
@@ -64,24 +65,24 @@ def ended(fit):
     return {"metadata": {"ownerReferences": [owner]}, "status": {"conditions": conditions}}
 
 
-async def test_a_fit_costs_no_request_until_its_job_has_ended(make_cr, make_fit, now, world, runs):
+async def test_a_fit_costs_no_request_until_its_job_has_ended(world, runs):
     fits = [make_fit("a", "Running"), *(make_fit(f"b{n}", "Queued") for n in range(10))]
     running = ended(fits[0]) | {"status": {"active": 1}}
-    await runs.advance(make_cr(), fits, {"a": running}, now, may_start=True)
+    await runs.advance(make_cr(), fits, {"a": running}, NOW, may_start=True)
     assert world.asked == []
-    await runs.advance(make_cr(), fits, {"a": ended(fits[0])}, now, may_start=True)
+    await runs.advance(make_cr(), fits, {"a": ended(fits[0])}, NOW, may_start=True)
     assert world.asked == [("ConfigMap", "ns", "a-report")]
     world.asked.clear()
     lost = fits[0].model_copy(update={"status": fits[0].status | {"jobName": "a"}})
-    await runs.advance(make_cr(), [lost], {}, now, may_start=True)
+    await runs.advance(make_cr(), [lost], {}, NOW, may_start=True)
     assert world.asked == [("ConfigMap", "ns", "a-report")], "its Job may have reported before it was deleted"
 
 
-async def test_more_fits_than_can_wait_are_refused_some_in_each_pass(make_cr, make_fit, now, world, runs):
+async def test_more_fits_than_can_wait_are_refused_some_in_each_pass(world, runs):
     fits = [make_fit(f"f{n:03d}", "Pending") for n in range(100)]
     last = fits[-1]
     jobs = {last.name: ended(last) | {"status": {"active": 1}}}
-    await runs.advance(make_cr(), fits, jobs, now, may_start=True)
+    await runs.advance(make_cr(), fits, jobs, NOW, may_start=True)
     queued = [name for name, said in world.said.items() if said == "Queued"]
     refused = [name for name, said in world.said.items() if said == "TooManyWaiting"]
     assert world.said[last.name] == "Running", "the one that runs is not refused, wherever it stands"

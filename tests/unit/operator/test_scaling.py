@@ -5,6 +5,7 @@ import pytest
 from eldr import contract
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import scaling
+from tests.unit.operator.builders import make_cr
 
 SPEC = {"prefill": {"replicas": 4}, "decode": {"replicas": 2}}
 
@@ -51,7 +52,7 @@ def counts(cr):
     ],
     ids=["none", "ours", "shared", "nobody's", "restored", "of another", "without replicas"],
 )
-def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
+def test_what_nobody_else_has_set_follows_the_spec(live):
     cr = make_cr(**SPEC)
     assert counts(scaling.scaled(cr, snapshot(*live))) == (4, 2)
     assert replicas(scaling.manifests(cr, snapshot(*live))) == {"x-prefill": 4, "x-decode": 2}
@@ -61,7 +62,7 @@ def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
 @pytest.mark.parametrize(
     "more", [{}, {"written": 2}, {"written": 7}, {"orphan": True}], ids=["usual", "just", "back", "orphan"]
 )
-def test_what_an_autoscaler_has_set_stays(make_cr, more):
+def test_what_an_autoscaler_has_set_stays(more):
     decode = scaler("x-decode", 7, "kube-controller-manager", **more)
     live = snapshot(decode, scaler("x-prefill", 1, "eldr-operator"))
     cr = scaling.scaled(make_cr(**SPEC), live)
@@ -73,7 +74,7 @@ def test_what_an_autoscaler_has_set_stays(make_cr, more):
     assert written == ["4", ""], "what it sets later may be the same by chance"
 
 
-def test_one_that_is_deleted_is_made_again_with_what_runs_in_the_name_of_who_set_it(make_cr):
+def test_one_that_is_deleted_is_made_again_with_what_runs_in_the_name_of_who_set_it():
     owned = {"name": "x-decode", "uid": "s", "ownerReferences": [{"uid": "cr"}]}
     workload = {"kind": "StatefulSet", "metadata": owned, "spec": {"replicas": 12}}
     live = snapshot(workload, scaler("x-prefill", 4, "eldr-operator"))
@@ -89,7 +90,7 @@ def test_one_that_is_deleted_is_made_again_with_what_runs_in_the_name_of_who_set
     assert scaling.deleted(ours, live) == {}
 
 
-def test_replicas_are_handed_back_by_the_annotation(make_cr):
+def test_replicas_are_handed_back_by_the_annotation():
     decode = scaler("x-decode", 7, "kube-controller-manager", written="spec")
     cr = scaling.scaled(make_cr(**SPEC), snapshot(decode))
     assert counts(cr) == (4, 2)
@@ -100,7 +101,7 @@ def test_replicas_are_handed_back_by_the_annotation(make_cr):
     )
 
 
-def test_autoscalers_read_what_exists(make_cr):
+def test_autoscalers_read_what_exists():
     cr = make_cr(**SPEC)
     owned = {"name": "x-decode", "uid": "s", "generation": 2, "ownerReferences": [{"uid": "cr"}]}
     workload = {"kind": "StatefulSet", "metadata": owned, "status": {"replicas": 3, "observedGeneration": 2}}

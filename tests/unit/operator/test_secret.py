@@ -12,6 +12,7 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.kube.tokens import Tokens
 from eldr_operator.unwritten import Writes
 from eldr_operator.workloads.secret import AdminSecrets, seconds_until_tried
+from tests.unit.operator.builders import NOW, make_cr
 
 KEY = ("ns", "x")
 
@@ -34,13 +35,13 @@ def router(reason="", phase="Running", *, labels=None):
 
 
 @pytest.fixture
-def asked(make_cr, now):
+def asked():
     applier = Applier()
     secrets = AdminSecrets(applier, Tokens(b"k" * 32))
 
     async def ask(*pods, seconds=0):
         writes = Writes(("n", "x"), Backoff(lambda: 0.0, REFUSED), asyncio.get_running_loop().time)
-        at = now + timedelta(seconds=seconds)
+        at = NOW + timedelta(seconds=seconds)
         return await secrets.ensure(writes, make_cr(), Snapshot({}, list(pods), ""), at)
 
     ask.applier, ask.secrets = applier, secrets

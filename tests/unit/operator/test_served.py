@@ -10,6 +10,7 @@ from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.kube import served as module
 from eldr_operator.kube.lease import LEASE_SECONDS
 from eldr_operator.kube.served import Served
+from tests.unit.operator.builders import NOW
 
 
 class Server:
@@ -80,9 +81,9 @@ class Releases:
 
 
 @pytest.fixture
-async def releases(monkeypatch, now):
+async def releases(monkeypatch):
     monkeypatch.setattr(module, "_EVERY_SECONDS", 0.0)
-    made = Releases(Server(), now)
+    made = Releases(Server(), NOW)
     yield made
     await made.end()
 

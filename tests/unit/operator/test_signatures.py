@@ -9,7 +9,7 @@ from eldr_operator.conditions import SIGNATURES_REPORTED
 from eldr_operator.locality.router_view import RouterPod, RouterView
 from eldr_operator.locality.signatures import LEAST_ANSWERS, WINDOW, advance, warned
 from eldr_operator.locality.signatures import judge as judge_answers
-from tests.unit.operator.routers import POD, STATE
+from tests.unit.operator.builders import NOW, POD, STATE, make_cr
 
 
 def view(router="r0", **signatures):
@@ -17,13 +17,13 @@ def view(router="r0", **signatures):
 
 
 @pytest.fixture
-def judge(make_cr, now):
+def judge():
     """Let the routers count for one window."""
 
     def run(*steps, status=None):
         window, found = None, None
         for index, views in enumerate(steps):
-            window, answers = advance(window, views, now + index * WINDOW)
+            window, answers = advance(window, views, NOW + index * WINDOW)
             found = answers if answers is not None else found
         return judge_answers(make_cr(status), found)
 
@@ -48,7 +48,7 @@ def test_verdicts(judge, counted, expected):
     assert (found.status, found.reason) == expected
 
 
-def test_the_message_names_share_and_remedy(judge, make_cr):
+def test_the_message_names_share_and_remedy(judge):
     found = judge([view(exact=0, no_signature=0)], [view(exact=75, no_signature=25)])
     assert found.message.startswith("25% of recent prefill answers carried no expert counts")
     assert "log of a prefill engine" in found.message
@@ -81,7 +81,7 @@ def test_a_restarted_router_counts_from_its_own_start(judge):
         ("Domain", "are placed as all others"),
     ],
 )
-def test_what_becomes_of_requests_without_a_signature_depends_on_the_policy(make_cr, quality, policy, says):
+def test_what_becomes_of_requests_without_a_signature_depends_on_the_policy(quality, policy, says):
     found = judge_answers(make_cr(router={"policy": policy, "domains": [{"name": "a"}]}), {quality: 10})
     assert f"they {says}" in found.message
 
@@ -91,29 +91,29 @@ def test_routers_add_up(judge):
     assert judge(start, [view("a", exact=30), view("b", no_signature=10)]).reason == "Missing"
 
 
-def test_a_window_lasts(now):
-    window, _ = advance(None, [view(exact=0)], now)
-    window, answers = advance(window, [view(exact=1000)], now + WINDOW / 2)
+def test_a_window_lasts():
+    window, _ = advance(None, [view(exact=0)], NOW)
+    window, answers = advance(window, [view(exact=1000)], NOW + WINDOW / 2)
     assert answers is None
-    window, answers = advance(window, [view(exact=1000)], now + WINDOW)
+    window, answers = advance(window, [view(exact=1000)], NOW + WINDOW)
     assert answers == {"exact": 1000}
-    assert advance(window, [view(exact=1000)], now + 2 * WINDOW)[1] is None, "seen once, judged once"
+    assert advance(window, [view(exact=1000)], NOW + 2 * WINDOW)[1] is None, "seen once, judged once"
 
 
-def test_little_traffic_gathers(now):
+def test_little_traffic_gathers():
     window = None
     for count in range(LEAST_ANSWERS + 1):
-        window, answers = advance(window, [view(exact=count)], now + count * timedelta(hours=1))
+        window, answers = advance(window, [view(exact=count)], NOW + count * timedelta(hours=1))
         assert (answers is None) is (count < LEAST_ANSWERS)
 
 
-def test_routers_that_do_not_answer_are_left_out(now):
+def test_routers_that_do_not_answer_are_left_out():
     silent = RouterView(RouterPod("q", "127.0.0.1", None), problem="does not answer")
-    window, _ = advance(None, [view(exact=0), silent], now)
-    assert advance(window, [view(exact=10), silent], now + WINDOW)[1] == {"exact": 10}
+    window, _ = advance(None, [view(exact=0), silent], NOW)
+    assert advance(window, [view(exact=10), silent], NOW + WINDOW)[1] == {"exact": 10}
 
 
-def test_without_news_the_last_word_stays(make_cr):
+def test_without_news_the_last_word_stays():
     said = {"type": SIGNATURES_REPORTED, "status": "False", "reason": "Missing", "message": "all"}
     found = judge_answers(make_cr({"conditions": [said]}), None)
     assert (found.status, found.reason, found.message) == ("False", "Missing", "all")

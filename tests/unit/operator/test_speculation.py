@@ -7,6 +7,7 @@ import pytest
 from eldr import contract
 from eldr_operator.validation.spec import blocked_roles
 from eldr_operator.validation.speculation import problems
+from tests.unit.operator.builders import make_vllm
 
 NGRAM = ["--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3})]
 EAGLE = ["-sc", json.dumps({"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3})]
@@ -29,7 +30,7 @@ EAGLE = ["-sc", json.dumps({"method": "eagle3", "model": "org/head", "num_specul
         {"engine": {"type": "Simulator"}, "decode": {"args": EAGLE}},
     ],
 )
-def test_let_pass(make_vllm, spec):
+def test_let_pass(spec):
     assert problems(make_vllm(**spec)) == []
 
 
@@ -47,7 +48,7 @@ def test_let_pass(make_vllm, spec):
         ({"prefill": {"args": EAGLE}, "decode": {"args": NGRAM}}, "spec.decode.args[0]", {"decode"}),
     ],
 )
-def test_drafts_with_kv_must_be_the_same_on_both_roles(make_vllm, spec, field, roles):
+def test_drafts_with_kv_must_be_the_same_on_both_roles(spec, field, roles):
     cr = make_vllm(**spec)
     (found,) = problems(cr)
     assert (found.reason, found.field) == ("InvalidArgument", field)
@@ -58,18 +59,18 @@ def test_drafts_with_kv_must_be_the_same_on_both_roles(make_vllm, spec, field, r
 @pytest.mark.parametrize(
     "args", [["--spec-method=medusa"], ["-sc.method", "suffix"], ["-sc", '{"method": "dflash"}']]
 )
-def test_methods_that_were_not_tried_are_refused(make_vllm, args):
+def test_methods_that_were_not_tried_are_refused(args):
     (found,) = problems(make_vllm(engine={"args": args}))
     assert found.field == "spec.engine.args[0]"
     assert found.remedy == f"use one of {', '.join(contract.SPECULATION)}: counting was not tried with others"
 
 
-def test_what_is_no_json_is_left_to_vllm(make_vllm):
+def test_what_is_no_json_is_left_to_vllm():
     assert problems(make_vllm(decode={"args": ["-sc", "[1"]})) == []
     assert problems(make_vllm(decode={"args": ["--speculative-config"]})) == []
 
 
-def test_drafts_beside_balanced_experts_are_refused(make_vllm):
+def test_drafts_beside_balanced_experts_are_refused():
     parallelism = {"expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}
     (found,) = problems(make_vllm(decode={"args": NGRAM, "gpus": 2, "parallelism": parallelism}))
     assert found.field == "spec.decode.args[0]"

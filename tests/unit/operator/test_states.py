@@ -14,7 +14,8 @@ from eldr_operator.unwritten import FOREIGN, REFUSED, UNAVAILABLE, Unwritten
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.revisions import Revision
 from eldr_operator.workloads.rollback import Choice
-from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES
+from tests.unit.operator.builders import NOW, ago, make_cr, make_fit, make_set, router
+from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
 from tests.unit.operator.test_status import DECODE, READY, conditions, seen  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[3]
@@ -160,8 +161,8 @@ TRANSITIONS = rows(("from", "event", "to"))
 
 
 @pytest.fixture
-def stage(make_cr, make_fit, make_set, router, life, now, ago):
-    return Stage(make_cr, make_fit, make_set, router, life, now, ago)
+def stage():
+    return Stage(make_cr, make_fit, make_set, router, Life, NOW, ago)
 
 
 @pytest.mark.parametrize(("before", "event", "after"), TRANSITIONS)
@@ -196,16 +197,16 @@ PROGRESS = [
 ]
 
 
-def test_progress_of_a_deployment_is_told_as_the_page_says(seen, make_cr, now):  # noqa: F811 - the fixture
+def test_progress_of_a_deployment_is_told_as_the_page_says(seen):  # noqa: F811 - the fixture
     table = rows(("reason", "status", "applies while"))
-    found = [conditions(seen.but(**change).status(make_cr(), now))["Progressing"] for change in PROGRESS]
+    found = [conditions(seen.but(**change).status(make_cr(), NOW))["Progressing"] for change in PROGRESS]
     assert [(status, reason) for reason, status, _ in table] == found
     # the first that applies wins
     everything = {}
     for change, (_, reason) in reversed([*zip(PROGRESS, found, strict=True)]):
         everything |= change
         if reason not in {UNAVAILABLE, FOREIGN}:  # of several children the first one is told
-            assert conditions(seen.but(**everything).status(make_cr(), now))["Progressing"][1] == reason
+            assert conditions(seen.but(**everything).status(make_cr(), NOW))["Progressing"][1] == reason
 
 
 def test_every_reason_of_progressing_is_on_the_page():

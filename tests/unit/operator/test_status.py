@@ -1,5 +1,5 @@
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -22,6 +22,7 @@ from eldr_operator.workloads.revisions import Revision
 from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 from eldr_operator.workloads.rollback import Choice
 from eldr_operator.workloads.updates import Plan
+from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set, router
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, available=2, is_current=True)
 DECODE = replace(READY, type="DecodeReady")
@@ -51,9 +52,9 @@ class Seen:
 
 
 @pytest.fixture
-def seen(make_cr, now):
+def seen():
     views = [RouterView(RouterPod("r0", "127.0.0.1", None), policy="JSQ")]
-    decision = activation.decide(make_cr(), [], Table(), views, now)
+    decision = activation.decide(make_cr(), [], Table(), views, NOW)
     verdict = Verdict("Unknown", "NoSet", "no centroid set is active")
     outcome = Outcome(
         look=Look(views, Memory(), decision, Observation(digest=None), State(), verdict),
@@ -81,7 +82,6 @@ def conditions(made):
     return {found["type"]: (found["status"], found["reason"]) for found in made["conditions"]}
 
 
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fields")
 
 
@@ -230,8 +230,8 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
         ({"mixed_images": "sha256:1 in a"}, "Degraded", ("True", "MixedImages"), ("True", "AllReady")),
     ],
 )
-def test_conditions(make_cr, seen, now, change, kind, expected, ready):
-    found = conditions(seen.but(**change).status(make_cr(), now))
+def test_conditions(seen, change, kind, expected, ready):
+    found = conditions(seen.but(**change).status(make_cr(), NOW))
     assert found[kind] == expected
     assert found["Ready"] == ready
     assert list(found) == [
@@ -252,8 +252,8 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
     ]
 
 
-def test_ready_says_the_cause_and_what_it_does(make_cr, seen, now):
-    made = seen.but(prefill=Role("PrefillReady", 2, trouble=CANNOT_PULL)).status(make_cr(), now)
+def test_ready_says_the_cause_and_what_it_does(seen):
+    made = seen.but(prefill=Role("PrefillReady", 2, trouble=CANNOT_PULL)).status(make_cr(), NOW)
     ready = made["conditions"][0]
     assert ready["message"] == (
         "0 of 2 pods ready; container engine of pod x-0: ErrImagePull; "
@@ -261,14 +261,14 @@ def test_ready_says_the_cause_and_what_it_does(make_cr, seen, now):
     )
 
 
-def test_nothing_observed_anew_is_nothing_written_anew(make_cr, seen, now):
-    first = seen.status(make_cr(), now)
-    assert seen.status(make_cr(first), now + timedelta(hours=1)) == first
+def test_nothing_observed_anew_is_nothing_written_anew(seen):
+    first = seen.status(make_cr(), NOW)
+    assert seen.status(make_cr(first), NOW + timedelta(hours=1)) == first
 
 
-def test_transition_times_move_only_when_status_flips(make_cr, seen, now):
-    first = seen.status(make_cr(), now)
-    later = now + timedelta(hours=1)
+def test_transition_times_move_only_when_status_flips(seen):
+    first = seen.status(make_cr(), NOW)
+    later = NOW + timedelta(hours=1)
     second = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(first), later)
     times = transition_times(second)
     assert times["DecodeReady"] == times["Ready"] == "2026-11-21T13:00:00Z"
@@ -282,33 +282,31 @@ def transition_times(status):
     return {found["type"]: found["lastTransitionTime"] for found in status["conditions"]}
 
 
-def test_events_only_for_changes(make_cr, make_set, seen, now):
-    first = seen.status(make_cr(), now)
+def test_events_only_for_changes(seen):
+    first = seen.status(make_cr(), NOW)
     assert [event.reason for event in events.of_deployment({}, first)] == ["Created", "Ready"]
     assert events.of_deployment(first, first) == []
-    table = Table(epoch=1, active=make_set("f"), activated_at=now, reason="Accepted")
-    second = seen.with_table(table).status(make_cr(first), now)
+    table = Table(epoch=1, active=make_set("f"), activated_at=NOW, reason="Accepted")
+    second = seen.with_table(table).status(make_cr(first), NOW)
     (activated,) = events.of_deployment(first, second)
     assert (activated.reason, activated.message) == (
         "CentroidsActivated",
         "epoch 1: routers use the set of EldrFit f (Accepted)",
     )
     lost = seen.but(signatures=Condition(SIGNATURES_REPORTED, "False", "Missing", "all of them"))
-    (warning,) = events.of_deployment(first, lost.status(make_cr(first), now))
+    (warning,) = events.of_deployment(first, lost.status(make_cr(first), NOW))
     assert (warning.type, warning.reason) == ("Warning", "SignaturesMissing")
-    down = seen.but(routers=[], problems=[PROBLEM]).status(make_cr(second), now)
+    down = seen.but(routers=[], problems=[PROBLEM]).status(make_cr(second), NOW)
     assert {event.reason for event in events.of_deployment(second, down)} == {"NoRouter", "InvalidSchedule"}
 
 
 @pytest.mark.parametrize("pin", ["active", "nosuch"])
-def test_a_set_that_harms_hides_no_pin_that_names_nothing(
-    seen, make_cr, make_set, make_fit, now, router, pin
-):
-    table = Table(epoch=1, active=make_set("active"), activated_at=now)
+def test_a_set_that_harms_hides_no_pin_that_names_nothing(seen, pin):
+    table = Table(epoch=1, active=make_set("active"), activated_at=NOW)
     cr, harm = make_cr(centroids={"pin": pin}), ("PriorDecays", "The active set harms")
-    decision = activation.decide(cr, [make_fit("active")], table, [router(active="active")], now)
+    decision = activation.decide(cr, [make_fit("active")], table, [router(active="active")], NOW)
     verdict = Verdict("False", "Quiet", "", harm=harm)
-    made = seen.with_table(table).but(decision=decision, verdict=verdict).status(cr, now)
+    made = seen.with_table(table).but(decision=decision, verdict=verdict).status(cr, NOW)
     (found,) = (one for one in made["conditions"] if one["type"] == "CentroidsActive")
     assert (found["status"], found["reason"]) == ("True", "PriorDecays")
     assert ("there is no EldrFit nosuch here" in found["message"]) == (pin == "nosuch")
@@ -412,20 +410,18 @@ def test_troubles_are_stable():
         ("NotFound", ("False", "NotFound"), ("False", "NotFound")),
     ],
 )
-def test_a_download_for_engines_that_serve_is_no_fault_until_it_fails(
-    make_cr, seen, now, reason, ready, progressing
-):
+def test_a_download_for_engines_that_serve_is_no_fault_until_it_fails(seen, reason, ready, progressing):
     running = seen.but(model=Condition("ModelReady", "False", reason, "why"))
-    made = conditions(running.status(make_cr(), now))
+    made = conditions(running.status(make_cr(), NOW))
     assert (made["Ready"], made["Progressing"]) == (ready, progressing)
     assert made["ModelReady"] == ("False", reason)
 
 
-def test_the_first_download_is_why_nothing_is_ready(make_cr, seen, now):
+def test_the_first_download_is_why_nothing_is_ready(seen):
     nobody = replace(DECODE, ready=0, existing=0, is_current=False)
     running = seen.but(decode=nobody, model=Condition("ModelReady", "False", "Downloading", "why"))
-    assert conditions(running.status(make_cr(), now))["Ready"] == ("False", "Downloading")
-    assert "ModelReady" not in conditions(seen.status(make_cr(), now))
+    assert conditions(running.status(make_cr(), NOW))["Ready"] == ("False", "Downloading")
+    assert "ModelReady" not in conditions(seen.status(make_cr(), NOW))
 
 
 def test_a_failed_pod_is_no_router_whatever_its_containers_say():
@@ -439,35 +435,35 @@ def happened(before, after):
     return [(event.type, event.reason) for event in events.of_deployment(before, after)]
 
 
-def test_a_new_deployment_whose_pods_do_not_start_has_events(make_cr, seen, now):
+def test_a_new_deployment_whose_pods_do_not_start_has_events(seen):
     pulls = Role("PrefillReady", 2, trouble=CANNOT_PULL)
     first = seen.but(prefill=pulls, router=replace(pulls, type="RouterReady"), routers=[])
-    made = first.status(make_cr(), now)
+    made = first.status(make_cr(), NOW)
     assert happened({}, made) == [("Normal", "Created"), ("Warning", "ImagePull")], "and not twice"
     assert happened(made, made) == []
     refused = Condition("", "False", "PodsRefused", "exceeded quota")
-    after = first.but(decode=Role("DecodeReady", 2, trouble=refused)).status(make_cr(made), now)
+    after = first.but(decode=Role("DecodeReady", 2, trouble=refused)).status(make_cr(made), NOW)
     assert ("Warning", "PodsRefused") in happened(made, after)
 
 
-def test_a_pod_that_starts_slowly_or_crashes_in_a_loop_floods_nothing(make_cr, seen, now):
-    ready = seen.status(make_cr(), now)
-    starts = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(ready), now)
+def test_a_pod_that_starts_slowly_or_crashes_in_a_loop_floods_nothing(seen):
+    ready = seen.status(make_cr(), NOW)
+    starts = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(ready), NOW)
     assert happened(ready, starts) == [], "it may be a rollout, or a probe that failed once"
-    crashes = seen.but(decode=replace(DECODE, ready=1, trouble=CRASHED)).status(make_cr(starts), now)
+    crashes = seen.but(decode=replace(DECODE, ready=1, trouble=CRASHED)).status(make_cr(starts), NOW)
     assert happened(starts, crashes) == [("Warning", "CrashLoop")]
     other = CRASHED._replace(message="another exit code")
-    again = seen.but(decode=replace(DECODE, ready=1, trouble=other)).status(make_cr(crashes), now)
+    again = seen.but(decode=replace(DECODE, ready=1, trouble=other)).status(make_cr(crashes), NOW)
     assert happened(crashes, again) == []
 
 
-def test_scaling_and_a_policy_have_events(make_cr, seen, now):
-    first = seen.status(make_cr(), now)
+def test_scaling_and_a_policy_have_events(seen):
+    first = seen.status(make_cr(), NOW)
     more = replace(DECODE, desired=3, ready=3, existing=3, available=3)
     scaled = seen.but(decode=more, scaled_by={"decode": "keda"}, spec_replicas={"decode": 2})
-    (event,) = events.of_deployment(first, after := scaled.status(make_cr(first), now))
+    (event,) = events.of_deployment(first, after := scaled.status(make_cr(first), NOW))
     assert event == events.Event("Normal", "Scaled", "decode: from 2 to 3 replicas, by keda")
-    asked = scaled.but(spec_replicas={"decode": 5}).status(make_cr(after), now)
+    asked = scaled.but(spec_replicas={"decode": 5}).status(make_cr(after), NOW)
     (event,) = events.of_deployment(after, asked)
     assert (event.type, event.reason) == ("Warning", "SpecReplicasIgnored")
     assert "spec.decode.replicas 5 is ignored: keda has set 3" in event.message
@@ -475,9 +471,9 @@ def test_scaling_and_a_policy_have_events(make_cr, seen, now):
         RouterView(RouterPod(name, "127.0.0.1", None), policy=policy)
         for name, policy in (("r0", "JSQ"), ("r1", "ELDR"))
     ]
-    mixed = seen.but(routers=views).status(make_cr(first), now)
+    mixed = seen.but(routers=views).status(make_cr(first), NOW)
     assert happened(first, mixed) == [], "until all routers have it"
-    changed = seen.but(routers=views[1:]).status(make_cr(mixed), now)
+    changed = seen.but(routers=views[1:]).status(make_cr(mixed), NOW)
     assert happened(mixed, changed) == [("Normal", "PolicyChanged")]
 
 
@@ -485,22 +481,22 @@ def test_scaling_and_a_policy_have_events(make_cr, seen, now):
     ("by", "spec", "is_said"),
     [("kubectl", 3, True), ("kubectl", 2, False), ("kube-controller-manager", 3, False)],
 )
-def test_replicas_of_the_spec_that_a_person_has_overridden_are_named(make_cr, seen, now, by, spec, is_said):
-    made = seen.but(scaled_by={"decode": by}, spec_replicas={"decode": spec}).status(make_cr(), now)
+def test_replicas_of_the_spec_that_a_person_has_overridden_are_named(seen, by, spec, is_said):
+    made = seen.but(scaled_by={"decode": by}, spec_replicas={"decode": spec}).status(make_cr(), NOW)
     (progressing,) = [each for each in made["conditions"] if each["type"] == "Progressing"]
     assert (f"spec.decode.replicas {spec} is ignored" in progressing["message"]) == is_said
     assert made["decode"]["specReplicas"] == spec
 
 
-def test_a_rollout_has_a_beginning_and_an_end(make_cr, seen, now):
+def test_a_rollout_has_a_beginning_and_an_end(seen):
     old = {"decode": revision_of()["decode"]}
     one = old["decode"].revision._replace(name="x-decode-2")
     new = {"decode": Choice(one, {one.name: one}, runs=one.name)}
-    before = seen.but(revisions=old).status(make_cr(), now)
-    rolls = seen.but(revisions=new, decode=replace(DECODE, is_current=False)).status(make_cr(before), now)
+    before = seen.but(revisions=old).status(make_cr(), NOW)
+    rolls = seen.but(revisions=new, decode=replace(DECODE, is_current=False)).status(make_cr(before), NOW)
     assert happened(before, rolls) == [("Normal", "RolloutStarted")]
     assert events.completed(rolls) is None
-    over = seen.but(revisions=new).status(make_cr(rolls), now)
+    over = seen.but(revisions=new).status(make_cr(rolls), NOW)
     assert events.completed(over).reason == "RolloutCompleted"
 
 
@@ -524,10 +520,10 @@ def router_view(name="r0", *, started="2026-11-21T11:00:00Z", **state):
     ],
     ids=str,
 )
-def test_a_router_that_reaches_no_decode_engine_does_not_serve(make_cr, seen, now, decode, serves):
+def test_a_router_that_reaches_no_decode_engine_does_not_serve(seen, decode, serves):
     view = router_view(decode=decode)
     assert view.serves == serves
-    found = conditions(seen.but(routers=[view], can_serve=serves).status(make_cr(), now))
+    found = conditions(seen.but(routers=[view], can_serve=serves).status(make_cr(), NOW))
     wanted = ("True", "MinimumReplicasAvailable") if serves else ("False", "NoDecodeEngine")
     assert found["Available"] == wanted
     assert found["Ready"][0] == wanted[0]
@@ -535,11 +531,11 @@ def test_a_router_that_reaches_no_decode_engine_does_not_serve(make_cr, seen, no
 
 @pytest.mark.parametrize("asked", ["Sidecar", "Deployment"])
 @pytest.mark.parametrize("is_sidecar", [True, False])
-def test_routers_of_their_own_serve_without_a_prefill_engine(make_cr, seen, now, asked, is_sidecar):
+def test_routers_of_their_own_serve_without_a_prefill_engine(seen, asked, is_sidecar):
     """They send requests whole to decode engines, also while sidecars are asked for and not made yet; sidecars are as ready as their pods."""
     view = RouterView(RouterPod("r0", "127.0.0.1", None, is_beside_engine=is_sidecar), policy="JSQ")
     lost = seen.but(prefill=Role("PrefillReady", 2, existing=2, is_current=True), routers=[view])
-    found = conditions(lost.status(make_cr(router={"placement": asked}), now))
+    found = conditions(lost.status(make_cr(router={"placement": asked}), NOW))
     if is_sidecar:
         assert found["Available"] == ("False", "NoPrefillEngine")
         assert found["Degraded"][0] == "False"
@@ -565,10 +561,10 @@ def test_a_router_that_does_not_answer_the_operator_may_serve_clients():
         (None, False),
     ],
 )
-def test_a_router_that_the_api_server_refuses_is_not_ready(make_cr, seen, now, problem, is_refused):
+def test_a_router_that_the_api_server_refuses_is_not_ready(seen, problem, is_refused):
     view = router_view(problem=problem)
     assert view.is_unauthorized == is_refused
-    made = seen.but(unauthorized=[view] * is_refused).status(make_cr(), now)
+    made = seen.but(unauthorized=[view] * is_refused).status(make_cr(), NOW)
     found = conditions(made)
     assert (
         found["RouterReady"][1] == found["Ready"][1] == ("RouterUnauthorized" if is_refused else "AllReady")
@@ -580,25 +576,25 @@ def test_a_router_that_the_api_server_refuses_is_not_ready(make_cr, seen, now, p
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-def test_while_no_router_serves_because_of_its_token_the_reason_says_so(make_cr, seen, now, is_ready):
+def test_while_no_router_serves_because_of_its_token_the_reason_says_so(seen, is_ready):
     view = router_view(problem=REFUSED_BY_API, decode=[{"name": "a", "healthy": False}])
     lost = seen.but(routers=[view] * is_ready, unauthorized=[view], can_serve=not is_ready)
     if not is_ready:
         # the pods of prefill engines hold the routers, and are as ready as they are
         prefill = Role("PrefillReady", 2, existing=2, is_current=True)
         lost = lost.but(prefill=prefill, router=Role("RouterReady", 2, existing=2, is_current=True))
-    found = conditions(lost.status(make_cr(), now))
+    found = conditions(lost.status(make_cr(), NOW))
     assert found["Available"] == ("False", "RouterUnauthorized")
     assert found["Ready"] == ("False", "RouterUnauthorized")
 
 
-def test_routers_that_have_run_for_a_while_without_being_ready_are_asked(now):
+def test_routers_that_have_run_for_a_while_without_being_ready_are_asked():
     started = [
         pod("a", ready=False),
         pod("b"),
         pod("c", ready=False, deleting=True),
         pod("d", ready=False, phase="Failed"),
     ]
-    assert [each.name for each in unready_routers(started, now)] == ["a"]
+    assert [each.name for each in unready_routers(started, NOW)] == ["a"]
     early = datetime.fromisoformat("2026-11-21T11:00:29Z")
     assert unready_routers(started, early) == []

@@ -10,6 +10,7 @@ from eldr_operator.validation import names
 from eldr_operator.validation.spec import blocked_roles, problems
 from eldr_operator.workloads import router
 from tests.support.deep import nested
+from tests.unit.operator.builders import make_cr, make_fit, make_vllm
 
 CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 DELETE, REPLACE = {"$patch": "delete"}, {"$patch": "replace"}
@@ -37,7 +38,7 @@ DELETE, REPLACE = {"$patch": "delete"}, {"$patch": "replace"}
         ({"env": [{"name": "A B"}]}, "env[0].name: 'A B': write letters, digits"),
     ],
 )
-def test_a_pod_template_keeps_what_the_operator_made(make_vllm, patch, message):
+def test_a_pod_template_keeps_what_the_operator_made(patch, message):
     containers = [{"name": "other", "args": ["a"], "command": None}, {"name": "engine"} | patch]
     template = {"spec": {"containers": containers}}
     cr = make_vllm(decode={"podTemplate": template})
@@ -67,7 +68,7 @@ def test_a_pod_template_keeps_what_the_operator_made(make_vllm, patch, message):
         (DELETE, "[0].$patch: 'delete': remove it"),
     ],
 )
-def test_the_router_beside_an_engine_keeps_what_the_operator_made(make_cr, engine, patch, message):
+def test_the_router_beside_an_engine_keeps_what_the_operator_made(engine, patch, message):
     template = {"spec": {"initContainers": [{"name": "router"} | patch]}}
     cr = make_cr(engine={"type": engine}, prefill={"podTemplate": template})
     (found,) = problems(cr)
@@ -75,7 +76,7 @@ def test_the_router_beside_an_engine_keeps_what_the_operator_made(make_cr, engin
     assert blocked_roles(cr, [found]) == {"prefill"}
 
 
-def test_the_container_that_brings_the_plugin_keeps_what_the_operator_made(make_vllm, make_cr):
+def test_the_container_that_brings_the_plugin_keeps_what_the_operator_made():
     template = {"spec": {"initContainers": [{"name": "eldr-plugin", "args": []}]}}
     (found,) = problems(make_vllm(decode={"podTemplate": template}))
     assert found.field == "spec.decode.podTemplate.spec.initContainers[0].args"
@@ -83,7 +84,7 @@ def test_the_container_that_brings_the_plugin_keeps_what_the_operator_made(make_
 
 
 @pytest.mark.parametrize("patch", [None, [REPLACE], [REPLACE, {"name": "mine", "image": "i"}]])
-def test_lists_that_hold_containers_of_the_operator_stay(make_vllm, make_cr, patch):
+def test_lists_that_hold_containers_of_the_operator_stay(patch):
     template = {"podTemplate": {"spec": {"initContainers": patch}}}
     (found,) = problems(make_vllm(prefill=template))
     assert "it would remove eldr-plugin, router, which the operator made" in found.remedy
@@ -115,7 +116,7 @@ def test_lists_that_hold_containers_of_the_operator_stay(make_vllm, make_cr, pat
         ({"securityContext": DELETE}, None),
     ],
 )
-def test_markers(make_cr, spec, field):
+def test_markers(spec, field):
     found = [problem.field for problem in problems(make_cr(prefill={"podTemplate": {"spec": spec}}))]
     assert found == ([f"spec.prefill.podTemplate.spec.{field}"] if field else [])
 
@@ -143,13 +144,13 @@ DEEP = {"a": nested(100)}
     ],
     ids=["prefill", "decode", "engine", "router", "refit"],
 )
-def test_what_is_nested_very_deep_is_refused(make_cr, spec, field, roles):
+def test_what_is_nested_very_deep_is_refused(spec, field, roles):
     cr = make_cr(**spec)
     (problem,) = [problem for problem in problems(cr) if "nested deeper" in problem.remedy]
     assert (problem.field, blocked_roles(cr, [problem])) == (field, roles)
 
 
-def test_what_is_nested_as_pods_are_is_not(make_cr):
+def test_what_is_nested_as_pods_are_is_not():
     found = problems(make_cr(decode={"pod_template": {"spec": nested(98)}}))
     assert not [problem for problem in found if "nested deeper" in problem.remedy]
 
@@ -193,7 +194,7 @@ SCHEDULING = {
 }
 
 
-def test_routers_and_fits_take_what_scheduling_needs(make_cr, make_fit):
+def test_routers_and_fits_take_what_scheduling_needs():
     patch = {"metadata": {"labels": {"team": "a", "eldr.dev/role": "b"}}, "spec": SCHEDULING}
     cr = make_cr(router={"placement": "Deployment", "podTemplate": patch}, refit={"podTemplate": patch})
     assert problems(cr) == []
@@ -218,9 +219,7 @@ def test_routers_and_fits_take_what_scheduling_needs(make_cr, make_fit):
         (DELETE, "$patch: 'delete': remove it"),
     ],
 )
-def test_patches_of_routers_and_fits_keep_what_the_operator_made(
-    make_cr, make_fit, field, container, blocked, patch, message
-):
+def test_patches_of_routers_and_fits_keep_what_the_operator_made(field, container, blocked, patch, message):
     template = {"spec": {"containers": [{"name": container} | patch], "nodeSelector": {"a": "b"}}}
     own = {"placement": "Deployment"} if field == "router" else {}
     cr = make_cr(**{field: own | {"podTemplate": template}})

@@ -1,6 +1,6 @@
 """Why pods are not ready: what a container's end, a lost node and a failed pod say."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -8,8 +8,7 @@ from eldr import contract
 from eldr_operator import clock
 from eldr_operator.workloads import trouble
 from eldr_operator.workloads.failures import Failures
-
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+from tests.unit.operator.builders import NOW
 
 
 def container(state, *, restarts=4, ready=False, **ended):

@@ -11,6 +11,7 @@ from eldr_operator.validation.spec import blocked_roles, problems
 from eldr_operator.workloads import desired, images
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
+from tests.unit.operator.builders import make_vllm
 
 IMAGE = "ghcr.io/eldr/eldr:test"
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,7 +41,7 @@ def connectors(container):
     return json.loads(text.partition("=")[2])
 
 
-def test_connectors_of_both_roles(make_vllm):
+def test_connectors_of_both_roles():
     cr = make_vllm({"leaseSeconds": 77})
     assert connectors(engine(cr, "prefill")) == {
         "kv_connector": "MultiConnector",
@@ -65,7 +66,7 @@ def test_connectors_of_both_roles(make_vllm):
     assert "engine_id" not in json.dumps([connectors(engine(cr, "prefill")), decode])
 
 
-def test_command_line_ends_with_what_users_say(make_vllm):
+def test_command_line_ends_with_what_users_say():
     cr = make_vllm(
         {"args": ["--dtype=float32"]},
         model={"uri": "org/model", "name": "served"},
@@ -85,13 +86,13 @@ def test_command_line_ends_with_what_users_say(make_vllm):
     assert not [each for each in engine(cr, "prefill")["args"] if each.startswith(decode_only)]
 
 
-def test_a_lower_limit_of_the_routers_restarts_no_engine(make_vllm):
+def test_a_lower_limit_of_the_routers_restarts_no_engine():
     low, default = (engine(make_vllm(router=r), "decode")["args"] for r in ({"maxInFlightPerDecode": 7}, {}))
     assert low == default
     assert not [each for each in default if each.startswith("--max-num-seqs")]
 
 
-def test_users_variables_win(make_vllm):
+def test_users_variables_win():
     cr = make_vllm({"env": [{"name": "VLLM_PLUGINS", "value": "eldr,mine"}]})
     found = variables(engine(cr, "prefill"))
     assert found["VLLM_PLUGINS"] == "eldr,mine"
@@ -100,7 +101,7 @@ def test_users_variables_win(make_vllm):
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_scheduling_runner_and_graphs_are_as_vllm_decides(make_vllm, role):
+def test_scheduling_runner_and_graphs_are_as_vllm_decides(role):
     container = engine(make_vllm(accelerator={"resourceName": "amd.com/gpu"}, **{role: {"gpus": 2}}), role)
     command, uri, *arguments = container["args"]
     assert (command, uri.startswith("--")) == ("serve", False)
@@ -120,7 +121,7 @@ def test_scheduling_runner_and_graphs_are_as_vllm_decides(make_vllm, role):
     }
 
 
-def test_an_engine_of_several_ranks_is_told_how_to_split_and_nothing_else(make_vllm):
+def test_an_engine_of_several_ranks_is_told_how_to_split_and_nothing_else():
     parallel = {"data": 4, "expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}
     wide = engine(make_vllm(decode={"gpus": 8, "parallelism": parallel}), "decode")["args"]
     single = engine(make_vllm(), "decode")["args"]
@@ -131,12 +132,12 @@ def test_an_engine_of_several_ranks_is_told_how_to_split_and_nothing_else(make_v
 
 
 @pytest.mark.parametrize(("resource", "is_amd"), [("amd.com/gpu", True), ("nvidia.com/gpu", False)])
-def test_amd_variables_only_on_amd(make_vllm, resource, is_amd):
+def test_amd_variables_only_on_amd(resource, is_amd):
     found = variables(engine(make_vllm(accelerator={"resourceName": resource}), "decode"))
     assert ("VLLM_ROCM_USE_AITER" in found) is ("AITER_JIT_DIR" in found) is is_amd
 
 
-def test_the_plugin_is_there_before_anything_else_starts(make_vllm):
+def test_the_plugin_is_there_before_anything_else_starts():
     spec = pod(make_vllm(), "prefill")
     plugin, router = spec["initContainers"]
     assert (plugin["name"], plugin["image"]) == ("eldr-plugin", IMAGE)
@@ -151,7 +152,7 @@ def test_the_plugin_is_there_before_anything_else_starts(make_vllm):
     assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}} in spec["volumes"]
 
 
-def test_only_the_engine_may_run_as_root(make_vllm):
+def test_only_the_engine_may_run_as_root():
     spec = pod(make_vllm(), "prefill")
     assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
     for container in spec["initContainers"]:
@@ -161,7 +162,7 @@ def test_only_the_engine_may_run_as_root(make_vllm):
     assert stock["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def test_an_hour_to_start(make_vllm):
+def test_an_hour_to_start():
     cr = make_vllm()
     probe = engine(cr, "decode")["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
@@ -170,7 +171,7 @@ def test_an_hour_to_start(make_vllm):
     assert prefill["spec"]["progressDeadlineSeconds"] > 3600
 
 
-def test_images(make_vllm):
+def test_images():
     assert engine(make_vllm(), "decode")["image"] == images.VLLM
     assert engine(make_vllm({"image": "mine:1"}), "decode")["image"] == "mine:1"
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
@@ -265,7 +266,7 @@ def test_the_accelerator_decides_about_the_default_image(resource, image):
         ),
     ],
 )
-def test_refused_variables(make_vllm, spec, message):
+def test_refused_variables(spec, message):
     cr = make_vllm(**spec)
     (found,) = problems(cr)
     assert (found.reason, str(found)[: len(message)]) == ("InvalidVariable", message)
@@ -286,11 +287,11 @@ def test_refused_variables(make_vllm, spec, message):
         {"engine": {"type": "Simulator", "env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
     ],
 )
-def test_variables_let_pass(make_vllm, spec):
+def test_variables_let_pass(spec):
     assert problems(make_vllm(**spec)) == []
 
 
-def test_a_pod_template_may_add(make_vllm):
+def test_a_pod_template_may_add():
     added = {
         "name": "engine",
         "env": [{"name": "A", "value": "1"}],
@@ -301,7 +302,7 @@ def test_a_pod_template_may_add(make_vllm):
     assert variables(engine(cr, "decode")).items() >= {"A": "1", "VLLM_PLUGINS": "eldr"}.items()
 
 
-def test_other_problems_block_no_workload(make_vllm):
+def test_other_problems_block_no_workload():
     cr = make_vllm(refit={"schedule": "x"})
     assert blocked_roles(cr, problems(cr)) == set()
 
@@ -342,13 +343,13 @@ def spread(cr, role="decode"):
         ),
     ],
 )  # fmt: skip
-def test_ranks_of_decode_engines(make_vllm, decode, wanted):
+def test_ranks_of_decode_engines(decode, wanted):
     cr = make_vllm(decode=decode)
     assert spread(cr) == wanted
     assert spread(cr, "prefill") == []
 
 
-def test_who_chooses_among_copies_is_told_to_decode_engines(make_vllm):
+def test_who_chooses_among_copies_is_told_to_decode_engines():
     asked = {"tensor": 2, "expert": "Enabled", "redundantExperts": 32}
     cr = make_vllm(decode={"parallelism": asked | {"balance": "Activations"}})
     assert variables(engine(cr, "decode"))[contract.ENV_BALANCE] == "Activations"

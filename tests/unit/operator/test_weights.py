@@ -6,6 +6,7 @@ from eldr import contract
 from eldr_operator.validation.spec import blocked_roles, problems
 from eldr_operator.workloads import engines, revisions
 from eldr_operator.workloads.images import Images
+from tests.unit.operator.builders import make_vllm
 
 IMAGES = Images("own:1", "vllm:1")
 CACHE = {"cache": {"claimName": "weights"}}
@@ -45,7 +46,7 @@ def keys(cr):
 @pytest.mark.parametrize(
     ("role", "compiled"), [("prefill", "/eldr/cache"), ("decode", "/eldr/models/compiled/$(POD_NAME)")]
 )
-def test_all_share_weights_and_no_two_engines_a_folder_of_compiled_graphs(make_vllm, role, compiled):
+def test_all_share_weights_and_no_two_engines_a_folder_of_compiled_graphs(role, compiled):
     cr = make_vllm(model=HUB | CACHE)
     assert claims(cr, role) == {"model-cache": {"claimName": "weights"}}
     assert {"name": "model-cache", "mountPath": "/eldr/models"} in engine(cr, role)["volumeMounts"]
@@ -58,7 +59,7 @@ def test_all_share_weights_and_no_two_engines_a_folder_of_compiled_graphs(make_v
     assert list(found).index("POD_NAME") < list(found).index("VLLM_CACHE_ROOT"), "else nothing is expanded"
 
 
-def test_the_token_and_the_revision_reach_engines_of_both_roles(make_vllm):
+def test_the_token_and_the_revision_reach_engines_of_both_roles():
     model = HUB | {"revision": "v1", "tokenSecret": {"name": "hub"}}
     cr = make_vllm({"args": ["--dtype=float32"]}, model=model)
     for role in ("prefill", "decode"):
@@ -71,7 +72,7 @@ def test_the_token_and_the_revision_reach_engines_of_both_roles(make_vllm):
     ("uri", "path"),
     [("qwen3", "/eldr/model/qwen3"), ("/a/b/", "/eldr/model/a/b"), (".", "/eldr/model")],
 )
-def test_weights_on_a_claim_are_read_there(make_vllm, uri, path):
+def test_weights_on_a_claim_are_read_there(uri, path):
     cr = make_vllm(model={"uri": uri, "source": {"claimName": "models"}})
     assert engine(cr, "decode")["args"][:2] == ["serve", path]
     assert claims(cr, "decode") == {"model-source": {"claimName": "models", "readOnly": True}}
@@ -79,7 +80,7 @@ def test_weights_on_a_claim_are_read_there(make_vllm, uri, path):
     assert mount in engine(cr, "decode")["volumeMounts"]
 
 
-def test_what_belongs_to_the_key_of_kv(make_vllm):
+def test_what_belongs_to_the_key_of_kv():
     def key(**model):
         (found,) = keys(make_vllm(model=HUB | model))
         return found
@@ -99,7 +100,7 @@ def test_what_belongs_to_the_key_of_kv(make_vllm):
         ({"tokenSecret": {"name": "a"}}, {"prefill", "decode"}),
     ],
 )
-def test_what_makes_another_revision_of_pods(make_vllm, model, changed):
+def test_what_makes_another_revision_of_pods(model, changed):
     placed = {"placement": "Deployment"}
     before, after = make_vllm(model=HUB, router=placed), make_vllm(model=HUB | model, router=placed)
     roles = ("prefill", "decode", "router")
@@ -121,7 +122,7 @@ def test_what_makes_another_revision_of_pods(make_vllm, model, changed):
         ),
     ],
 )
-def test_what_contradicts_the_model(make_vllm, model, spec, field, remedy):
+def test_what_contradicts_the_model(model, spec, field, remedy):
     cr = make_vllm(model=HUB | model, decode=spec)
     (problem,) = problems(cr)
     assert problem.field == f"spec.decode.{field}"
@@ -132,13 +133,13 @@ def test_what_contradicts_the_model(make_vllm, model, spec, field, remedy):
     assert of_both.field == f"spec.engine.{field}"
 
 
-def test_a_pod_template_contradicts_the_model_too(make_vllm):
+def test_a_pod_template_contradicts_the_model_too():
     container = {"name": "engine", "env": [{"name": "HF_HUB_CACHE", "value": "/x"}]}
     patch = {"podTemplate": {"spec": {"containers": [container]}}}
     (problem,) = problems(make_vllm(model=HUB | CACHE, prefill=patch))
     assert problem.field == "spec.prefill.podTemplate.spec.containers[0].env[0]"
 
 
-def test_other_arguments_are_none_of_the_models(make_vllm):
+def test_other_arguments_are_none_of_the_models():
     args = ["--tokenizer-revision=a", "--code-revision=b", "--reasoning-parser=qwen3", "--dtype=float16"]
     assert problems(make_vllm({"args": args}, model=HUB | CACHE | {"revision": "a"})) == []
