@@ -1,266 +1,237 @@
 """The table of activations: what is observed, what follows."""
 
+from datetime import timedelta
+
 import pytest
 
-from eldr_operator.locality.activation import decide
-from eldr_operator.locality.router_view import RouterPod, RouterView
+from eldr_operator.locality import activation
+from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
-from tests.unit.operator.builders import NOW, ago, make_cr, make_fit, make_set, router
+from tests.unit.operator.builders import NOW, POD, ago, make_cr, make_fit, make_set, router
+
+A, B = make_fit("a"), make_fit("b", finished="2026-11-21T11:00:00Z")
+OLD = make_fit("old", finished="2026-11-20T00:00:00Z")
+BLOCKED = ("sha256:b",)
+
+
+def table(active=None, previous=None, staged=None, *, since=5000, waits=1, **more):
+    """Return a table of these sets: one active since, and one staged since so many seconds."""
+    named = {"active": active, "previous": previous, "staged": staged}
+    made = {name: make_set(fit) for name, fit in named.items() if fit}
+    times = {"activated_at": ago(since) if active else None, "staged_at": ago(waits) if staged else None}
+    return Table(**{"epoch": int(bool(active))} | made | times | more)
+
+
+def decide(fits, before, *routers, now=NOW, blocked=(), unreached_since=None, **spec):
+    return activation.decide(
+        make_cr(**spec), fits, before, routers, now, blocked=blocked, unreached_since=unreached_since
+    )
 
 
 def verdict(decision):
-    return decision.condition.status, decision.condition.reason
+    return f"{decision.condition.status} {decision.condition.reason}"
 
 
 def test_nothing_to_activate():
-    decision = decide(make_cr(), [], Table(), [router()], NOW)
-    assert decision.table == Table()
-    assert verdict(decision) == ("False", "LearnedPrior")
+    decision = decide([], Table(), router())
+    assert (decision.table, verdict(decision)) == (Table(), "False LearnedPrior")
     assert not decision.is_waiting
 
 
 def test_a_router_that_cannot_follow_the_table_is_named():
-    decision = decide(make_cr(), [], Table(), [router(), router("r1", complaint="policy: unknown")], NOW)
-    assert verdict(decision) == ("False", "RouterComplaint")
+    decision = decide([], Table(), router(), router("r1", complaint="policy: unknown"))
+    assert verdict(decision) == "False RouterComplaint"
     assert "r1: policy: unknown" in decision.condition.message
 
 
 def test_accepted_set_is_staged_first():
-    decision = decide(make_cr(), [make_fit("a")], Table(), [router(staged="a")], NOW)
+    decision = decide([A], Table(), router(staged="a"))
     assert decision.table == Table(staged=make_set("a"), staged_at=NOW)
-    assert verdict(decision) == ("False", "Staging")
-    assert decision.is_waiting
+    assert (verdict(decision), decision.is_waiting) == ("False Staging", True)
 
 
 @pytest.mark.parametrize("reason", ["Rejected", "JobFailed", "Running", "Queued", "Pending"])
 def test_only_accepted_sets_count(reason):
-    assert decide(make_cr(), [make_fit("a", reason)], Table(), [router()], NOW).table == Table()
+    assert decide([make_fit("a", reason)], Table(), router()).table == Table()
 
 
 def test_all_routers_have_it():
-    table = Table(
-        epoch=4, active=make_set("old"), staged=make_set("a"), staged_at=ago(1), activated_at=ago(99999)
-    )
-    routers = [router("r0", active="old", staged="a"), router("r1", active="a")]
-    decision = decide(make_cr(), [make_fit("a")], table, routers, NOW)
-    assert decision.table == Table(
-        epoch=5, active=make_set("a"), previous=make_set("old"), activated_at=NOW, reason="Accepted"
-    )
+    before = table("old", staged="a", epoch=4, since=99999)
+    decision = decide([A], before, router(active="old", staged="a"), router("r1", active="a"))
+    assert decision.table == table("a", "old", epoch=5, since=0, reason="Accepted")
     assert decision.acks == 1
     assert decision.is_waiting, "r0 still has to switch"
-    done = decide(make_cr(), [make_fit("a")], decision.table, [router(active="a")], NOW)
+    done = decide([A], decision.table, router(active="a"))
     assert (done.table, done.acks, done.is_waiting) == (decision.table, 1, False)
-    assert verdict(done) == ("True", "Active")
+    assert verdict(done) == "True Active"
 
 
 @pytest.mark.parametrize(
-    ("second", "age", "epoch", "expected", "waiting"),
+    ("second", "age", "epoch", "expected"),
     [
-        ({}, 29, 0, ("False", "Staging"), True),
-        ({}, 30, 1, ("True", "Active"), True),
-        ({"problem": "does not answer"}, 29, 0, ("False", "Staging"), True),
-        ({"refused": ["a"]}, 29, 0, ("False", "Refused"), True),
-        ({"refused": ["a"]}, 30, 1, ("False", "Refused"), True),
+        ({}, 29, 0, "False Staging"),
+        ({}, 30, 1, "True Active"),
+        ({"problem": "does not answer"}, 29, 0, "False Staging"),
+        ({"refused": ["a"]}, 29, 0, "False Refused"),
+        ({"refused": ["a"]}, 30, 1, "False Refused"),
     ],
 )
-def test_one_of_two_lacks_it(second, age, epoch, expected, waiting):
-    table = Table(staged=make_set("a"), staged_at=ago(age))
-    decision = decide(make_cr(), [make_fit("a")], table, [router(staged="a"), router("r1", **second)], NOW)
-    assert decision.table.epoch == epoch
-    assert verdict(decision) == expected
-    assert decision.is_waiting == waiting
+def test_one_of_two_lacks_it(second, age, epoch, expected):
+    decision = decide([A], table(staged="a", waits=age), router(staged="a"), router("r1", **second))
+    assert (decision.table.epoch, verdict(decision), decision.is_waiting) == (epoch, expected, True)
     if epoch:
         assert decision.table.reason == "AckTimeout"
 
 
 def test_refused_by_all():
-    table = Table(
-        epoch=1, active=make_set("old"), staged=make_set("a"), staged_at=ago(1), activated_at=ago(5000)
-    )
-    fits = [make_fit("old", finished="2026-11-20T00:00:00Z"), make_fit("a")]
-    decision = decide(make_cr(), fits, table, [router(active="old", refused=["a"])], NOW)
-    assert decision.table == table
-    assert verdict(decision) == ("True", "Refused")
+    before = table("old", staged="a")
+    decision = decide([OLD, A], before, router(active="old", refused=["a"]))
+    assert (decision.table, verdict(decision)) == (before, "True Refused")
     assert decision.condition.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
-    assert decision.is_waiting
-    assert not decision.refused
+    assert (decision.is_waiting, decision.refused) == (True, {})
 
 
 @pytest.mark.parametrize("active", ["old", None])
 def test_a_set_that_all_have_refused_for_long_enough_is_given_up(active):
-    before = {"epoch": 1, "active": make_set("old"), "activated_at": ago(5000)} if active else {}
-    table = Table(**before, staged=make_set("a"), staged_at=ago(31))
-    fits = [make_fit("old", finished="2026-11-20T00:00:00Z"), make_fit("a")]
-    views = [router(active="old", refused=["a"]), router("r1", problem="does not answer")]
-    decision = decide(make_cr(), fits, table, views, NOW)
-    assert decision.table == Table(**before)
-    assert [*decision.refused] == [make_set("a").digest]
-    assert decision.refused[make_set("a").digest].startswith("no router can load it: router r0: ")
-    assert verdict(decision) == ("True" if active else "False", "Refused")
+    before = table(active, staged="a", waits=31)
+    views = router(active="old", refused=["a"]), router("r1", problem="does not answer")
+    decision = decide([OLD, A], before, *views)
+    assert decision.table == table(active)
+    assert [*decision.refused] == ["sha256:a"]
+    assert decision.refused["sha256:a"].startswith("no router can load it: router r0: ")
+    assert verdict(decision) == f"{bool(active)} Refused"
     assert decision.is_waiting
-    pinned = decide(make_cr(centroids={"pin": "a"}), fits, table, views, NOW)
-    assert (pinned.table, pinned.refused, pinned.is_waiting) == (table, {}, False)
-    after = decide(make_cr(), fits, decision.table, views, NOW, blocked=("sha256:a",))
+    pinned = decide([OLD, A], before, *views, centroids={"pin": "a"})
+    assert (pinned.table, pinned.refused, pinned.is_waiting) == (before, {}, False)
+    after = decide([OLD, A], decision.table, *views, blocked=("sha256:a",))
     assert (after.table.staged, after.refused) == (None if active else make_set("old"), {})
 
 
-@pytest.mark.parametrize("others", [{"problem": "does not answer"}, {}, {"active": "old"}])
-def test_a_set_is_not_given_up_while_a_router_may_still_load_it(others):
-    table = Table(staged=make_set("a"), staged_at=ago(31))
-    views = [router(**others)] if "problem" in others else [router(refused=["a"]), router("r1", **others)]
-    assert decide(make_cr(), [make_fit("a")], table, views, NOW).refused == {}
-    assert decide(make_cr(), [make_fit("a")], table, [], NOW).refused == {}
+@pytest.mark.parametrize(
+    "routers",
+    [
+        [router(problem="does not answer")],
+        [router(refused=["a"]), router("r1")],
+        [router(refused=["a"]), router("r1", active="old")],
+        [],
+    ],
+)
+def test_a_set_is_not_given_up_while_a_router_may_still_load_it(routers):
+    assert decide([A], table(staged="a", waits=31), *routers).refused == {}
 
 
 def test_where_the_set_before_is_refused_a_roll_back_ends_with_none():
-    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
-    table = Table(
-        epoch=2,
-        active=make_set("b"),
-        previous=make_set("a"),
-        staged=make_set("a"),
-        staged_at=ago(31),
-        activated_at=ago(600),
-    )
-    views = [router(active="b", refused=["a"])]
-    found = decide(make_cr(), fits, table, views, NOW, blocked=("sha256:b",))
-    assert [*found.refused] == [make_set("a").digest]
-    after = decide(make_cr(), fits, found.table, views, NOW, blocked=("sha256:b", "sha256:a"))
+    before = table("b", "a", "a", waits=31, epoch=2)
+    found = decide([A, B], before, router(active="b", refused=["a"]), blocked=BLOCKED)
+    assert [*found.refused] == ["sha256:a"]
+    after = decide([A, B], found.table, router(active="b", refused=["a"]), blocked=(*BLOCKED, "sha256:a"))
     assert after.table == Table(epoch=3, activated_at=NOW, reason="RolledBack")
 
 
 def test_nobody_loads_it_in_time():
-    table = Table(staged=make_set("a"), staged_at=ago(31))
-    decision = decide(
-        make_cr(), [make_fit("a")], table, [router(problem="does not answer (ConnectError)")], NOW
-    )
-    assert (decision.table, verdict(decision)) == (table, ("False", "AckTimeout"))
+    before = table(staged="a", waits=31)
+    decision = decide([A], before, router(problem="does not answer (ConnectError)"))
+    assert (decision.table, verdict(decision)) == (before, "False AckTimeout")
     assert "router r0 (does not answer (ConnectError))" in decision.condition.message
     assert not decision.is_waiting
 
 
 def test_without_routers_it_waits():
-    table = Table(staged=make_set("a"), staged_at=ago(1000))
-    decision = decide(make_cr(), [make_fit("a")], table, [], NOW)
-    assert (decision.table, verdict(decision), decision.is_waiting) == (table, ("False", "Staging"), False)
-    active = Table(epoch=1, active=make_set("a"), activated_at=ago(1000))
-    assert verdict(decide(make_cr(), [make_fit("a")], active, [], NOW)) == ("Unknown", "NoReadyRouters")
+    before = table(staged="a", waits=1000)
+    decision = decide([A], before)
+    assert (decision.table, verdict(decision), decision.is_waiting) == (before, "False Staging", False)
+    assert verdict(decide([A], table("a"))) == "Unknown NoReadyRouters"
 
 
 @pytest.mark.parametrize(
     ("view", "expected"),
     [
-        ({"active": "a"}, ("True", "Active")),
-        ({"active": "old"}, ("False", "AckTimeout")),
-        ({"active": "old", "age": 5}, ("True", "Active")),
-        ({"problem": "does not answer"}, ("False", "AckTimeout")),
-        ({"refused": ["a"]}, ("False", "Refused")),
+        ({"active": "a"}, "True Active"),
+        ({"active": "old"}, "False AckTimeout"),
+        ({"active": "old", "age": 5}, "True Active"),
+        ({"problem": "does not answer"}, "False AckTimeout"),
+        ({"refused": ["a"]}, "False Refused"),
     ],
 )
 def test_the_active_set_is_watched(view, expected):
-    table = Table(epoch=1, active=make_set("a"), activated_at=ago(5000))
-    decision = decide(make_cr(), [make_fit("a")], table, [router(**view)], NOW)
-    assert (decision.table, verdict(decision)) == (table, expected)
+    decision = decide([A], table("a"), router(**view))
+    assert (decision.table, verdict(decision)) == (table("a"), expected)
 
 
 def test_newest_wins_and_replaces_what_is_staged():
-    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
-    table = Table(staged=make_set("a"), staged_at=ago(5))
-    decision = decide(make_cr(), fits, table, [router(staged="a")], NOW)
+    decision = decide([A, B], table(staged="a", waits=5), router(staged="a"))
     assert (decision.table.staged, decision.table.staged_at) == (make_set("b"), NOW)
 
 
 def test_older_sets_never_replace_the_active_one():
-    table = Table(epoch=7, active=make_set("b"), activated_at=ago(60))
-    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
-    assert decide(make_cr(), fits, table, [router(active="b")], NOW).table == table
-    assert decide(make_cr(), fits[:1], table, [router(active="b")], NOW).table == table, (
-        "its EldrFit was deleted"
-    )
+    assert decide([A, B], table("b"), router(active="b")).table == table("b")
+    assert decide([A], table("b"), router(active="b")).table == table("b"), "its EldrFit was deleted"
 
 
-def test_pin_rolls_back_and_its_removal_goes_forward():
-    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
-    pinned = make_cr(centroids={"pin": "a"})
-    table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(60))
-    staged = decide(pinned, fits, table, [router(active="b", staged="a")], NOW).table
+@pytest.mark.parametrize("blocked", [(), ("sha256:a",)])
+def test_pin_rolls_back_and_its_removal_goes_forward(blocked):
+    def pinned(before, **view):
+        return decide([A, B], before, router(**view), blocked=blocked, centroids={"pin": "a"})
+
+    staged = pinned(table("b", "a", epoch=2), active="b", staged="a").table
     assert staged.staged == make_set("a")
-    back = decide(pinned, fits, staged, [router(active="b", staged="a")], NOW).table
-    assert (back.epoch, back.active, back.previous, back.reason) == (
-        3,
-        make_set("a"),
-        make_set("b"),
-        "Pinned",
-    )
-    still = decide(pinned, fits, back, [router(active="a")], NOW)
-    assert (still.table, verdict(still)) == (back, ("True", "Pinned"))
-    assert decide(make_cr(), fits, back, [router(active="a")], NOW).table.staged == make_set("b")
+    back = pinned(staged, active="b", staged="a").table
+    assert back == table("a", "b", epoch=3, since=0, reason="Pinned")
+    still = pinned(back, active="a")
+    assert (still.table, verdict(still)) == (back, "True Pinned")
+    assert decide([A, B], back, router(active="a")).table.staged == make_set("b")
 
 
 def test_pin_works_for_a_set_whose_fit_was_deleted():
-    table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(60))
-    decision = decide(make_cr(centroids={"pin": "a"}), [], table, [router(active="b")], NOW)
+    decision = decide([], table("b", "a"), router(active="b"), centroids={"pin": "a"})
     assert decision.table.staged == make_set("a")
 
 
 @pytest.mark.parametrize(
     ("pin", "active", "expected", "text"),
     [
-        ("nope", "b", ("True", "PinNotFound"), "there is no EldrFit nope here; pin one of: b"),
-        ("nope", None, ("False", "PinNotFound"), "pin one of: b"),
-        ("bad", "b", ("True", "PinNotAccepted"), "EldrFit bad is Rejected, not Accepted; pin one of: b"),
+        ("nope", "b", "True PinNotFound", "there is no EldrFit nope here; pin one of: b"),
+        ("nope", "", "False PinNotFound", "pin one of: b"),
+        ("bad", "b", "True PinNotAccepted", "EldrFit bad is Rejected, not Accepted; pin one of: b"),
     ],
 )
 def test_pins_that_cannot_be_followed(pin, active, expected, text):
-    table = Table(epoch=1, active=make_set(active), activated_at=ago(60)) if active else Table()
-    fits = [make_fit("b"), make_fit("bad", "Rejected")]
-    decision = decide(make_cr(centroids={"pin": pin}), fits, table, [router(active=active or "")], NOW)
-    assert (decision.table, verdict(decision)) == (table, expected)
+    fits = [B, make_fit("bad", "Rejected")]
+    decision = decide(fits, table(active), router(active=active), centroids={"pin": pin})
+    assert (decision.table, verdict(decision)) == (table(active), expected)
     assert text in decision.condition.message
 
 
 def test_sets_of_another_k():
-    scaled = make_cr(decode={"replicas": 4})
-    table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
-    fits = [make_fit("two", k=2, finished="2026-11-21T11:00:00Z")]
-    decision = decide(scaled, fits, table, [router(active="two")], NOW)
-    assert (decision.table, verdict(decision)) == (table, ("True", "KMismatch"))
-    fits.append(make_fit("old", k=4, finished="2026-11-21T10:00:00Z"))
-    assert decide(scaled, fits, table, [router(active="two")], NOW).table == table, (
-        "it was judged on the traffic of an earlier time"
-    )
+    scaled = {"decode": {"replicas": 4}}
+    fits = [make_fit("two", finished="2026-11-21T11:00:00Z")]
+    decision = decide(fits, table("two"), router(active="two"), **scaled)
+    assert (decision.table, verdict(decision)) == (table("two"), "True KMismatch")
+    fits.append(make_fit("old", k=4))
+    again = decide(fits, table("two"), router(active="two"), **scaled).table
+    assert again == table("two"), "it was judged on the traffic of an earlier time"
     fits.append(make_fit("four", k=4, finished="2026-11-21T11:10:00Z"))
-    decision = decide(scaled, fits, table, [router(active="two")], NOW)
+    decision = decide(fits, table("two"), router(active="two"), **scaled)
     assert decision.table.staged == make_set("four", 4)
     fits.append(make_fit("three", k=3, finished="2026-11-21T11:30:00Z"))
-    active = Table(epoch=2, active=make_set("four", 4), activated_at=ago(60))
-    assert decide(scaled, fits, active, [router(active="four")], NOW).table == active, (
-        "newer, but of another k"
-    )
+    active = table().but(epoch=2, active=make_set("four", 4), activated_at=ago(60))
+    assert decide(fits, active, router(active="four"), **scaled).table == active, "newer, but of another k"
 
 
 @pytest.mark.parametrize(("policy", "by_load"), [("ELDR", True), ("MarginalUnion", False)])
 def test_what_happens_without_centroids_is_what_the_policy_does(policy, by_load):
-    none = decide(make_cr(router={"policy": policy}), [], Table(), [router()], NOW)
-    assert none.condition.reason == ("Bootstrapping" if by_load else "LearnedPrior")
-    table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
-    cr = make_cr(decode={"replicas": 4}, router={"policy": policy})
-    some = decide(cr, [make_fit("two", k=2)], table, [router(active="two")], NOW)
-    assert some.condition.reason == "KMismatch"
-    assert ("in flight" in none.condition.message, "by load" in some.condition.message) == (by_load, by_load)
-    told = "learn the prior" in none.condition.message, "step time" in some.condition.message
-    assert told == (not by_load, not by_load)
+    none = decide([], Table(), router(), router={"policy": policy}).condition
+    assert none.reason == ("Bootstrapping" if by_load else "LearnedPrior")
+    scaled = {"decode": {"replicas": 4}, "router": {"policy": policy}}
+    some = decide([make_fit("two")], table("two"), router(active="two"), **scaled).condition
+    assert some.reason == "KMismatch"
+    assert ("in flight" in none.message, "by load" in some.message) == (by_load, by_load)
+    assert ("learn the prior" in none.message, "step time" in some.message) == (not by_load, not by_load)
 
 
 def test_policy_that_ignores_centroids():
-    table = Table(epoch=1, active=make_set("a"), activated_at=ago(60))
-    decision = decide(make_cr(router={"policy": "JSQ"}), [make_fit("a")], table, [router(active="a")], NOW)
-    assert verdict(decision) == ("False", "PolicyIgnoresCentroids")
-
-
-def test_suspended_bootstrap_says_what_to_do():
-    decision = decide(make_cr(refit={"suspend": "Enabled"}), [], Table(), [], NOW)
-    assert "create an EldrFit" in decision.condition.message
+    decision = decide([A], table("a"), router(active="a"), router={"policy": "JSQ"})
+    assert verdict(decision) == "False PolicyIgnoresCentroids"
 
 
 @pytest.mark.parametrize(
@@ -278,32 +249,103 @@ def test_suspended_bootstrap_says_what_to_do():
         ),
     ],
 )
-def test_routers_out_of_reach_are_told_of(view, reason, remedy):
-    views, cr = [RouterView(RouterPod("r0", "127.0.0.1", None), **view)], make_cr()
-    table = Table(epoch=1, active=make_set("a"), activated_at=ago(5000))
-    for known in (Table(), table):
-        decision = decide(
-            cr, [make_fit("a")] * bool(known.active), known, views, NOW, unreached_since=ago(30)
-        )
-        assert (decision.table, verdict(decision)) == (known, ("Unknown", reason))
-        assert f"router r0 ({view['problem']})" in decision.condition.message
-        assert remedy in decision.condition.message
-        early = decide(cr, [], known, views, NOW, unreached_since=ago(29))
-        assert early.condition.reason != reason
+@pytest.mark.parametrize("active", ["a", None])
+def test_routers_out_of_reach_are_told_of(active, view, reason, remedy):
+    known, lost = table(active), RouterView(POD, **view)
+    decision = decide([A] * bool(active), known, lost, unreached_since=ago(30))
+    assert (decision.table, verdict(decision)) == (known, f"Unknown {reason}")
+    assert f"router r0 ({view['problem']})" in decision.condition.message
+    assert remedy in decision.condition.message
+    assert decide([], known, lost, unreached_since=ago(29)).condition.reason != reason
 
 
 @pytest.mark.parametrize(
-    ("fits", "text"),
+    ("fits", "refit", "text"),
     [
-        ([], "the first fit runs when routers hold 1000 log records"),
-        ([("x-bootstrap", "Running")], "EldrFit x-bootstrap is about to make one"),
+        ([], {}, "the first fit runs when routers hold 1000 log records"),
+        ([], {"suspend": "Enabled"}, "create an EldrFit"),
+        ([("x-bootstrap", "Running")], {}, "EldrFit x-bootstrap is about to make one"),
         (
             [("x-bootstrap", "Rejected"), ("x-bootstrap-2", "Failed", "2026-11-21T11:00:00Z")],
+            {},
             "EldrFit x-bootstrap-2 ended Failed (kubectl describe ef x-bootstrap-2); it is tried again",
         ),
     ],
 )
-def test_why_there_is_no_set_yet(fits, text):
-    decision = decide(make_cr(), [make_fit(*fit) for fit in fits], Table(), [], NOW)
+def test_why_there_is_no_set_yet(fits, refit, text):
+    decision = decide([make_fit(*fit) for fit in fits], Table(), refit=refit)
     assert decision.condition.reason == "LearnedPrior"
     assert text in decision.condition.message
+
+
+def follow(fits, before, blocked, now=NOW, **spec):
+    """Let a router do as it is told until nothing changes; return the last table, and which sets served."""
+    seen, after = set(), before
+    for second in range(10):
+        held = {name: made.fit for name in ("active", "staged") if (made := getattr(after, name))}
+        at = now + timedelta(seconds=second)
+        after = decide(fits, after, router(**held), now=at, blocked=blocked, **spec).table
+        seen.add(after.active and after.active.fit)
+    return after, seen
+
+
+def test_a_set_that_was_rolled_back_gives_way_to_the_one_before():
+    back, seen = follow([A, B], table("b", "a", epoch=2), BLOCKED)
+    assert (back.epoch, back.active, back.reason) == (3, make_set("a"), "RolledBack"), "though b is newer"
+    assert seen == {"b", "a"}, "it serves until the other one is loaded"
+    newer = decide(
+        [A, B, make_fit("c", finished="2026-11-21T11:30:00Z")], back, router(active="a"), blocked=BLOCKED
+    )
+    assert newer.table.staged == make_set("c")
+
+
+@pytest.mark.parametrize(
+    ("previous", "blocked"),
+    [(None, ()), (make_set("a"), ("sha256:a",)), (make_set("three", 3), ())],
+    ids=["none", "blocked", "other k"],
+)
+def test_without_another_set_none_serves(previous, blocked):
+    before, blocked = table("b", epoch=2).but(previous=previous), (*blocked, *BLOCKED)
+    none = Table(epoch=3, activated_at=NOW, reason="RolledBack")
+    assert decide([B], before, router(active="b"), blocked=blocked).table == none
+    assert decide([B], none, router(), blocked=blocked).table == none
+    pinned = decide([B], before, router(active="b"), blocked=blocked, centroids={"pin": "b"})
+    assert pinned.table == before, "a person has chosen it"
+
+
+def test_another_model_takes_its_set_along():
+    fit = A.model_copy(update={"status": A.status | {"model": "before"}})
+    found = decide([fit], table("a", epoch=2), router(active="a")).table
+    assert (found.epoch, found.active, found.reason) == (3, None, "ModelChanged")
+
+
+def test_older_sets_never_come_back_through_a_roll_back():
+    fits = [
+        make_fit(name, finished=f"2026-11-{day}T10:00:00Z")
+        for name, day in zip("abc", (11, 19, 20), strict=True)
+    ]
+    after, seen = follow(fits, table("c", "b", epoch=3), ("sha256:b", "sha256:c"))
+    assert (after.active, after.reason, seen) == (None, "RolledBack", {None})
+    # the one before serves again; another that was made between them was never in use
+    after, _ = follow(fits, table("c", "a", epoch=3), ("sha256:c",))
+    assert (after.active, after.reason, after.epoch) == (make_set("a"), "RolledBack", 4)
+    fits.append(make_fit("d", finished=(NOW + timedelta(minutes=1)).isoformat()))
+    after, _ = follow(fits, after, ("sha256:c",), NOW + timedelta(minutes=2))
+    assert after.active == make_set("d")
+
+
+def test_a_set_of_that_number_from_long_ago_does_not_follow_one_that_was_rolled_back():
+    fits = [
+        make_fit("old", finished="2026-08-01T10:00:00Z", k=3),
+        make_fit("two", finished="2026-11-19T10:00:00Z"),
+        make_fit("three", finished="2026-11-20T10:00:00Z", k=3),
+    ]
+    before = table("three", "two", epoch=5).but(active=make_set("three", 3))
+    after, seen = follow(fits, before, ("sha256:three",), decode={"replicas": 3})
+    assert (after.active, after.reason, seen) == (None, "RolledBack", {None})
+
+
+def test_a_model_that_comes_back_gets_a_new_fit():
+    before = Table(epoch=5, activated_at=ago(86400 * 30), reason="ModelChanged")
+    after, _ = follow([make_fit("a", finished="2026-10-01T10:00:00Z")], before, ())
+    assert after == before

@@ -20,13 +20,18 @@ def keys(cr, images=IMAGES):
     [
         {},
         {"decode": {"gpus": 4}},
-        {"decode": {"args": ["--block-size=64", "--max-num-batched-tokens", "4096"]}},
-        {"decode": {"args": ["--dtype=auto", "--kv-cache-dtype", "auto"]}},
-        {"decode": {"args": ["--no-disable-hybrid-kv-cache-manager"]}},
-        {"decode": {"args": ["--dtype=float16", "--dtype=auto"]}},
+        *(
+            {"decode": {"args": args.split()}}
+            for args in (
+                "--block-size=64 --max-num-batched-tokens 4096",
+                "--dtype=auto --kv-cache-dtype auto",
+                "--no-disable-hybrid-kv-cache-manager",
+                "--dtype=float16 --dtype=auto",
+                '--speculative-config={"method":"ngram"}',
+            )
+        ),
         {"prefill": {"env": [{"name": "UCX_TLS", "value": "tcp"}]}},
         {"prefill": {"podTemplate": {"metadata": {"labels": {contract.LABEL_KV: "mine"}}}}},
-        {"decode": {"args": ['--speculative-config={"method": "ngram"}']}},
         {"engine": {"args": ["--max-model-len=4096"]}},
     ],
 )
@@ -37,21 +42,31 @@ def test_what_does_not_matter(change):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"args": ["--dtype=float16"]},
-        {"args": ["--dt", "float16"]},
-        {"args": ["--kv_cache_dtype=fp8"]},
-        {"args": ["--revision", "abc"]},
-        {"args": ["--attention-backend=TRITON_ATTN"]},
-        {"args": ["--disable-hybrid-kv-cache-manager"]},
-        {"args": ["--hf-overrides.num_hidden_layers=2"]},
-        {"args": ['--speculative-config={"method": "eagle3", "model": "m"}']},
-        {"args": ["--attention-config.backend=TRITON_ATTN"]},
-        {"args": ["-ac", '{"backend": "TRITON_ATTN"}']},
-        {"args": ["--hf-config-path=/else"]},
-        {"args": ["--mamba-ssm-cache-dtype=float32"]},
-        {"env": [{"name": "VLLM_ROCM_USE_AITER_MHA", "value": "0"}]},
-        {"env": [{"name": "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "value": "1"}]},
-        {"env": [{"name": "VLLM_MLA_DISABLE", "value": "1"}]},
+        *(
+            {"args": args.split()}
+            for args in (
+                "--dtype=float16",
+                "--dt float16",
+                "--kv_cache_dtype=fp8",
+                "--revision abc",
+                "--attention-backend=TRITON_ATTN",
+                "--disable-hybrid-kv-cache-manager",
+                "--hf-overrides.num_hidden_layers=2",
+                '--speculative-config={"method":"eagle3","model":"m"}',
+                "--attention-config.backend=TRITON_ATTN",
+                '-ac {"backend":"TRITON_ATTN"}',
+                "--hf-config-path=/else",
+                "--mamba-ssm-cache-dtype=float32",
+            )
+        ),
+        *(
+            {"env": [{"name": name, "value": "1"}]}
+            for name in (
+                "VLLM_ROCM_USE_AITER_MHA",
+                "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT",
+                "VLLM_MLA_DISABLE",
+            )
+        ),
         {"podTemplate": {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}},
     ],
 )
@@ -75,26 +90,19 @@ def pod(name, role, key, *, is_ready=True, **metadata):
     return {"metadata": {"name": name, "labels": labels, **metadata}, "status": {"conditions": conditions}}
 
 
+PREFILL = pod("q", "prefill", "a")
+
+
 @pytest.mark.parametrize(
     ("pods", "expected"),
     [
-        ([pod("p", "prefill", "a"), pod("d", "decode", "a")], []),
-        ([pod("p", "prefill", "a"), pod("d1", "decode", "b"), pod("d0", "decode", "b")], ["d0", "d1"]),
-        ([pod("p", "prefill", "a"), pod("d", "decode", "b", is_ready=False)], []),
-        (
-            [pod("p", "prefill", "b", is_ready=False), pod("q", "prefill", "a"), pod("d", "decode", "b")],
-            ["d"],
-        ),
-        (
-            [
-                pod("p", "prefill", "b", deletionTimestamp="t"),
-                pod("q", "prefill", "a"),
-                pod("d", "decode", "b"),
-            ],
-            ["d"],
-        ),
+        ([PREFILL, pod("d", "decode", "a")], []),
+        ([PREFILL, pod("d1", "decode", "b"), pod("d0", "decode", "b")], ["d0", "d1"]),
+        ([PREFILL, pod("d", "decode", "b", is_ready=False)], []),
+        ([pod("p", "prefill", "b", is_ready=False), PREFILL, pod("d", "decode", "b")], ["d"]),
+        ([pod("p", "prefill", "b", deletionTimestamp="t"), PREFILL, pod("d", "decode", "b")], ["d"]),
         ([pod("p", "prefill", ""), pod("d", "decode", "b")], []),
-        ([pod("p", "prefill", "a"), pod("d", "decode", "")], []),
+        ([PREFILL, pod("d", "decode", "")], []),
         ([pod("d", "decode", "b")], []),
         ([pod("r", "router", ""), {"metadata": {"name": "x"}}], []),
     ],
@@ -136,16 +144,16 @@ def test_engines_that_run_different_images_by_one_name(pods, expected):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (["--attention-backend=FLASHINFER"], ["--attention-backend", "flashinfer"]),
-        (["--attention-backend=FLASHINFER"], ["--attention-config.backend=FLASHINFER"]),
-        (["--attention-backend=FLASHINFER"], ['-ac={"backend": "FLASHINFER"}']),
-        (['--hf-overrides={"a":1,"b":2}'], ['--hf-overrides={"b": 2, "a": 1}']),
-        (['--hf-overrides={"a":1,"b":2}'], ["--hf-overrides.a=1", "--hf-overrides.b=2"]),
-        (["--dtype=half"], ["--dtype=float16"]),
-        (["--kv-cache-dtype=fp8"], ["--kv-cache-dtype=fp8_e4m3"]),
+        ("--attention-backend=FLASHINFER", "--attention-backend flashinfer"),
+        ("--attention-backend=FLASHINFER", "--attention-config.backend=FLASHINFER"),
+        ("--attention-backend=FLASHINFER", '-ac={"backend":"FLASHINFER"}'),
+        ('--hf-overrides={"a":1,"b":2}', '--hf-overrides={"b":2,"a":1}'),
+        ('--hf-overrides={"a":1,"b":2}', "--hf-overrides.a=1 --hf-overrides.b=2"),
+        ("--dtype=half", "--dtype=float16"),
+        ("--kv-cache-dtype=fp8", "--kv-cache-dtype=fp8_e4m3"),
     ],
 )
 def test_another_way_to_write_the_same(one, other):
-    prefill, decode = keys(make_vllm(prefill={"args": one}, decode={"args": other}))
+    prefill, decode = keys(make_vllm(prefill={"args": one.split()}, decode={"args": other.split()}))
     assert prefill == decode
     assert prefill != keys(make_vllm())[0]

@@ -1,9 +1,10 @@
+"""What the status of a deployment says, and which Events follow from its changes."""
+
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
 
-from eldr import contract
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
 from eldr_operator.drift.decide import Verdict
 from eldr_operator.drift.observation import Observation
@@ -13,19 +14,22 @@ from eldr_operator.kube import events
 from eldr_operator.locality import activation
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.outcome import Look, Outcome
-from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers, unready_routers
+from eldr_operator.locality.router_view import RouterView, ready_routers, unready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
-from eldr_operator.unwritten import Unwritten
+from eldr_operator.unwritten import FOREIGN, REFUSED, UNAVAILABLE, Unwritten
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.revisions import Revision
 from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 from eldr_operator.workloads.rollback import Choice
 from eldr_operator.workloads.updates import Plan
-from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set, router
+from tests.unit.operator.builders import NOW, POD, STATE, make_cr, make_fit, make_set, router
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, available=2, is_current=True)
 DECODE = replace(READY, type="DecodeReady")
+NO_PREFILL = Role("PrefillReady", 2)
+PLAN = Plan({}, Images("own"), (), updates=False, maker="me")
+VIEW = RouterView(POD, policy="JSQ")
 
 
 @dataclass(frozen=True)
@@ -47,273 +51,248 @@ class Seen:
     def with_table(self, table):
         return self.but(memory=self.outcome.memory.with_table(table))
 
-    def status(self, cr, now):
-        return status(cr, self.problems, self.running, self.outcome, now)
+    def status(self, before=None, now=NOW, **spec):
+        return status(make_cr(before, **spec), self.problems, self.running, self.outcome, now)
+
+    def conditions(self, **spec):
+        return conditions(self.status(**spec))
 
 
-@pytest.fixture
-def seen():
-    views = [RouterView(RouterPod("r0", "127.0.0.1", None), policy="JSQ")]
-    decision = activation.decide(make_cr(), [], Table(), views, NOW)
-    verdict = Verdict("Unknown", "NoSet", "no centroid set is active")
-    outcome = Outcome(
-        look=Look(views, Memory(), decision, Observation(digest=None), State(), verdict),
+def conditions(made):
+    return {found["type"]: f"{found['status']} {found['reason']}" for found in made["conditions"]}
+
+
+def message(made, kind):
+    (found,) = (each["message"] for each in made["conditions"] if each["type"] == kind)
+    return found
+
+
+SEEN = Seen(
+    Workloads(prefill=READY, decode=DECODE, router=replace(READY, type="RouterReady"), plan=PLAN),
+    Outcome(
+        look=Look(
+            [VIEW],
+            Memory(),
+            activation.decide(make_cr(), [], Table(), [VIEW], NOW),
+            Observation(digest=None),
+            State(),
+            Verdict("Unknown", "NoSet", "no centroid set is active"),
+        ),
         memory=Memory(),
         signatures=Condition(SIGNATURES_REPORTED, "True", "Reported", "they do"),
         wake_at=None,
         is_unfinished=False,
-    )
-    running = Workloads(
-        prefill=READY,
-        decode=DECODE,
-        router=replace(READY, type="RouterReady"),
-        plan=Plan({}, Images("own"), (), updates=False, maker="me"),
-    )
-    return Seen(running, outcome)
+    ),
+)
+REVISION = Revision("x-decode-1", "decode", 1, "", {}, Images("own"), "me", "")
 
 
-def revision_of(completed="", begun=""):
+def runs(completed="", begun="", name=REVISION.name):
     """Return what decode engines are made from."""
-    one = Revision("x-decode-1", "decode", 1, "", {}, Images("own"), "me", "", completed)
-    return {"decode": Choice(one, {one.name: one}, runs=one.name, begun=begun)}
+    one = REVISION._replace(name=name, completed=completed)
+    return {"decode": Choice(one, {name: one}, runs=name, begun=begun)}
 
 
-def conditions(made):
-    return {found["type"]: (found["status"], found["reason"]) for found in made["conditions"]}
+def unwritten(reason):
+    return {"unwritten": [Unwritten("Service", "x", reason, "Service x: no")]}
 
 
 PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fields")
-
-
 CANNOT_PULL = Condition("", "False", "ImagePull", "container engine of pod x-0: ErrImagePull")
-REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
+UNREADY = replace(DECODE, ready=1)
+ROLLS = replace(READY, is_current=False)
+LATE = replace(UNREADY, is_current=False, late="3600 s")
+COMPLETED = "2030-01-01T00:00:00Z"
+
+
+def test_conditions_of_a_deployment_that_is_well():
+    assert SEEN.conditions() == {
+        "Ready": "True AllReady",
+        "Available": "True MinimumReplicasAvailable",
+        "Progressing": "True RolloutComplete",
+        "Degraded": "False AsExpected",
+        "PrefillReady": "True AllReady",
+        "DecodeReady": "True AllReady",
+        "RouterReady": "True AllReady",
+        "ConfigValid": "True Valid",
+        "CentroidsActive": "False LearnedPrior",
+        "SignaturesReported": "True Reported",
+        "DriftDetected": "Unknown NoSet",
+        "UpdateAvailable": "False UpToDate",
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "kind", "expected", "ready"),
     [
-        ({}, "Available", ("True", "MinimumReplicasAvailable"), ("True", "AllReady")),
+        ({"prefill": NO_PREFILL}, "Available", "False NoPrefillEngine", "False NoPrefillEngine"),
+        ({"decode": Role("DecodeReady", 2)}, "Available", "False NoDecodeEngine", "False NoDecodeEngine"),
+        ({"routers": []}, "Available", "False NoRouter", "False NoRouter"),
+        ({"decode": UNREADY}, "DecodeReady", "False PodsNotReady", "False PodsNotReady"),
         (
-            {"prefill": Role("PrefillReady", 2)},
-            "Available",
-            ("False", "NoPrefillEngine"),
-            ("False", "NoPrefillEngine"),
-        ),
-        (
-            {"decode": Role("DecodeReady", 2)},
-            "Available",
-            ("False", "NoDecodeEngine"),
-            ("False", "NoDecodeEngine"),
-        ),
-        ({"routers": []}, "Available", ("False", "NoRouter"), ("False", "NoRouter")),
-        (
-            {"decode": replace(DECODE, ready=1)},
+            {"decode": replace(UNREADY, trouble=CANNOT_PULL)},
             "DecodeReady",
-            ("False", "PodsNotReady"),
-            ("False", "PodsNotReady"),
+            "False ImagePull",
+            "False ImagePull",
         ),
         (
-            {"decode": replace(DECODE, ready=1, trouble=Condition("", "False", "ImagePull", "pod"))},
-            "DecodeReady",
-            ("False", "ImagePull"),
-            ("False", "ImagePull"),
-        ),
-        (
-            {"prefill": Role("PrefillReady", 2, trouble=CANNOT_PULL)},
+            {"prefill": replace(NO_PREFILL, trouble=CANNOT_PULL)},
             "Available",
-            ("False", "NoPrefillEngine"),
-            ("False", "ImagePull"),
+            "False NoPrefillEngine",
+            "False ImagePull",
         ),
         (
-            {"prefill": Role("PrefillReady", 2), "decode": replace(DECODE, ready=1, trouble=CANNOT_PULL)},
+            {"prefill": NO_PREFILL, "decode": replace(UNREADY, trouble=CANNOT_PULL)},
             "Available",
-            ("False", "NoPrefillEngine"),
-            ("False", "ImagePull"),
+            "False NoPrefillEngine",
+            "False ImagePull",
         ),
         (
-            {"decode": replace(DECODE, ready=1, is_current=False, late="3600 s", trouble=CANNOT_PULL)},
+            {"decode": replace(LATE, trouble=CANNOT_PULL)},
             "Progressing",
-            ("False", "ProgressDeadlineExceeded"),
-            ("False", "ImagePull"),
+            "False ProgressDeadlineExceeded",
+            "False ImagePull",
         ),
         (
-            {"decode": replace(DECODE, ready=1, is_current=False, late="3600 s")},
+            {"decode": LATE},
             "Progressing",
-            ("False", "ProgressDeadlineExceeded"),
-            ("False", "ProgressDeadlineExceeded"),
+            "False ProgressDeadlineExceeded",
+            "False ProgressDeadlineExceeded",
         ),
         (
-            {"unwritten": [REFUSED], "decode": replace(DECODE, ready=1, trouble=CANNOT_PULL)},
+            unwritten(REFUSED) | {"decode": replace(UNREADY, trouble=CANNOT_PULL)},
             "Progressing",
-            ("False", "ChildRefused"),
-            ("False", "ChildRefused"),
+            "False ChildRefused",
+            "False ChildRefused",
         ),
+        ({"prefill": ROLLS}, "PrefillReady", "False RolloutInProgress", "False RolloutInProgress"),
+        ({"problems": [PROBLEM]}, "ConfigValid", "False InvalidSchedule", "False InvalidSchedule"),
+        (unwritten(REFUSED), "ConfigValid", "False ChildRefused", "False ChildRefused"),
+        (unwritten(UNAVAILABLE), "ConfigValid", "True Valid", "False ChildUnavailable"),
         (
-            {"prefill": replace(READY, is_current=False)},
-            "PrefillReady",
-            ("False", "RolloutInProgress"),
-            ("False", "RolloutInProgress"),
-        ),
-        ({"problems": [PROBLEM]}, "ConfigValid", ("False", "InvalidSchedule"), ("False", "InvalidSchedule")),
-        ({"unwritten": [REFUSED]}, "ConfigValid", ("False", "ChildRefused"), ("False", "ChildRefused")),
-        ({"unwritten": [REFUSED]}, "Progressing", ("False", "ChildRefused"), ("False", "ChildRefused")),
-        (
-            {"unwritten": [Unwritten("EldrFit", "x", "ChildUnavailable", "EldrFit x: webhook down")]},
+            {"prefill": replace(ROLLS, is_paused=True)},
             "Progressing",
-            ("False", "ChildUnavailable"),
-            ("False", "ChildUnavailable"),
+            "Unknown RolloutPaused",
+            "False RolloutPaused",
         ),
-        ({}, "Progressing", ("True", "RolloutComplete"), ("True", "AllReady")),
+        ({"decode": replace(DECODE, kept=1)}, "Progressing", "True RolloutComplete", "True AllReady"),
         (
-            {"prefill": replace(READY, is_current=False)},
+            {"decode": UNREADY, "revisions": runs()},
             "Progressing",
-            ("True", "RolloutInProgress"),
-            ("False", "RolloutInProgress"),
+            "True RolloutInProgress",
+            "False PodsNotReady",
         ),
         (
-            {"prefill": replace(READY, is_current=False, is_paused=True)},
+            {"decode": replace(UNREADY, late="3600 s"), "revisions": runs(COMPLETED)},
             "Progressing",
-            ("Unknown", "RolloutPaused"),
-            ("False", "RolloutPaused"),
+            "True RolloutComplete",
+            "False PodsNotReady",
         ),
         (
-            {"decode": replace(DECODE, kept=1)},
+            {"decode": UNREADY, "revisions": runs(COMPLETED, begun="2030-01-01T00:00:01Z")},
             "Progressing",
-            ("True", "RolloutComplete"),
-            ("True", "AllReady"),
+            "True RolloutInProgress",
+            "False PodsNotReady",
         ),
         (
-            {"decode": replace(DECODE, ready=1), "revisions": revision_of()},
+            {"decode": replace(UNREADY, kept=1), "revisions": runs()},
             "Progressing",
-            ("True", "RolloutInProgress"),
-            ("False", "PodsNotReady"),
+            "True RolloutInProgress",
+            "False PodsNotReady",
         ),
         (
-            {
-                "decode": replace(DECODE, ready=1, late="3600 s"),
-                "revisions": revision_of("2030-01-01T00:00:00Z"),
-            },
+            {"decode": replace(DECODE, available=1), "revisions": runs()},
             "Progressing",
-            ("True", "RolloutComplete"),
-            ("False", "PodsNotReady"),
+            "True RolloutInProgress",
+            "True AllReady",
         ),
         (
-            {
-                "decode": replace(DECODE, ready=1),
-                "revisions": revision_of("2030-01-01T00:00:00Z", begun="2030-01-01T00:00:01Z"),
-            },
-            "Progressing",
-            ("True", "RolloutInProgress"),
-            ("False", "PodsNotReady"),
-        ),
-        (
-            {"decode": replace(DECODE, ready=1, kept=1), "revisions": revision_of()},
-            "Progressing",
-            ("True", "RolloutInProgress"),
-            ("False", "PodsNotReady"),
-        ),
-        (
-            {"decode": replace(DECODE, available=1), "revisions": revision_of()},
-            "Progressing",
-            ("True", "RolloutInProgress"),
-            ("True", "AllReady"),
-        ),
-        ({}, "UpdateAvailable", ("False", "UpToDate"), ("True", "AllReady")),
-        (
-            {"plan": Plan({}, Images("own"), (), updates=False, maker="me", kept_back=("decode",))},
+            {"plan": PLAN._replace(kept_back=("decode",))},
             "UpdateAvailable",
-            ("True", "NewerTemplates"),
-            ("True", "AllReady"),
+            "True NewerTemplates",
+            "True AllReady",
         ),
-        ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),
-        ({"unpaired": ["x-decode-1"]}, "Degraded", ("True", "NoMatchingPrefill"), ("True", "AllReady")),
-        ({"mixed_images": "sha256:1 in a"}, "Degraded", ("True", "MixedImages"), ("True", "AllReady")),
+        ({"unpaired": ["x-decode-1"]}, "Degraded", "True NoMatchingPrefill", "True AllReady"),
+        ({"mixed_images": "sha256:1 in a"}, "Degraded", "True MixedImages", "True AllReady"),
     ],
 )
-def test_conditions(seen, change, kind, expected, ready):
-    found = conditions(seen.but(**change).status(make_cr(), NOW))
-    assert found[kind] == expected
-    assert found["Ready"] == ready
-    assert list(found) == [
-        *(
-            "Ready",
-            "Available",
-            "Progressing",
-            "Degraded",
-            "PrefillReady",
-            "DecodeReady",
-            "RouterReady",
-            "ConfigValid",
-            "CentroidsActive",
-            "SignaturesReported",
-            "DriftDetected",
-            "UpdateAvailable",
-        )
-    ]
+def test_conditions(change, kind, expected, ready):
+    found = SEEN.but(**change).conditions()
+    assert (found[kind], found["Ready"]) == (expected, ready)
 
 
-def test_ready_says_the_cause_and_what_it_does(seen):
-    made = seen.but(prefill=Role("PrefillReady", 2, trouble=CANNOT_PULL)).status(make_cr(), NOW)
-    ready = made["conditions"][0]
-    assert ready["message"] == (
+def test_of_several_things_that_keep_a_rollout_the_first_of_these_is_told():
+    everything = {}
+    for change, expected in (
+        ({}, "True RolloutComplete"),
+        ({"revisions": {"decode": Choice(REVISION, {}, asked="x-decode-2")}}, "True RevisionHeld"),
+        ({"prefill": ROLLS}, "True RolloutInProgress"),
+        ({"prefill": replace(ROLLS, is_paused=True)}, "Unknown RolloutPaused"),
+        ({"decode": LATE}, "False ProgressDeadlineExceeded"),
+        ({"revisions": {"decode": Choice(None, {}, failed="x-decode-2")}}, "False RolledBack"),
+        (unwritten(FOREIGN), "False ForeignConflict"),
+        (unwritten(UNAVAILABLE), "False ChildUnavailable"),
+        (unwritten(REFUSED), "False ChildRefused"),
+    ):
+        everything |= change
+        assert SEEN.but(**change).conditions()["Progressing"] == expected
+        assert SEEN.but(**everything).conditions()["Progressing"] == expected
+
+
+def test_ready_says_the_cause_and_what_it_does():
+    made = SEEN.but(prefill=replace(NO_PREFILL, trouble=CANNOT_PULL)).status()
+    assert message(made, "Ready") == (
         "0 of 2 pods ready; container engine of pod x-0: ErrImagePull; "
         "no prefill engine is ready: requests cannot be served"
     )
 
 
-def test_nothing_observed_anew_is_nothing_written_anew(seen):
-    first = seen.status(make_cr(), NOW)
-    assert seen.status(make_cr(first), NOW + timedelta(hours=1)) == first
+def test_nothing_observed_anew_is_nothing_written_anew():
+    first = SEEN.status()
+    assert SEEN.status(first, NOW + timedelta(hours=1)) == first
 
 
-def test_transition_times_move_only_when_status_flips(seen):
-    first = seen.status(make_cr(), NOW)
+def test_transition_times_move_only_when_status_flips():
     later = NOW + timedelta(hours=1)
-    second = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(first), later)
+    second = SEEN.but(decode=UNREADY).status(SEEN.status(), later)
     times = transition_times(second)
     assert times["DecodeReady"] == times["Ready"] == "2026-11-21T13:00:00Z"
     assert times["PrefillReady"] == times["Available"] == "2026-11-21T12:00:00Z"
-    other_reason = replace(DECODE, ready=1, trouble=Condition("", "False", "ImagePull", "pod"))
-    third = seen.but(decode=other_reason).status(make_cr(second), later + timedelta(hours=1))
-    assert transition_times(third) == times
+    other_reason = SEEN.but(decode=replace(UNREADY, trouble=CANNOT_PULL))
+    assert transition_times(other_reason.status(second, later + timedelta(hours=1))) == times
 
 
 def transition_times(status):
     return {found["type"]: found["lastTransitionTime"] for found in status["conditions"]}
 
 
-def test_events_only_for_changes(seen):
-    first = seen.status(make_cr(), NOW)
+def test_events_only_for_changes():
+    first = SEEN.status()
     assert [event.reason for event in events.of_deployment({}, first)] == ["Created", "Ready"]
-    assert events.of_deployment(first, first) == []
+    assert happened(first, first) == []
     table = Table(epoch=1, active=make_set("f"), activated_at=NOW, reason="Accepted")
-    second = seen.with_table(table).status(make_cr(first), NOW)
+    second = SEEN.with_table(table).status(first)
     (activated,) = events.of_deployment(first, second)
-    assert (activated.reason, activated.message) == (
+    assert activated[1:] == (
         "CentroidsActivated",
         "epoch 1: routers use the set of EldrFit f (Accepted)",
     )
-    lost = seen.but(signatures=Condition(SIGNATURES_REPORTED, "False", "Missing", "all of them"))
-    (warning,) = events.of_deployment(first, lost.status(make_cr(first), NOW))
-    assert (warning.type, warning.reason) == ("Warning", "SignaturesMissing")
-    down = seen.but(routers=[], problems=[PROBLEM]).status(make_cr(second), NOW)
-    assert {event.reason for event in events.of_deployment(second, down)} == {"NoRouter", "InvalidSchedule"}
+    lost = SEEN.but(signatures=Condition(SIGNATURES_REPORTED, "False", "Missing", "all of them"))
+    assert happened(first, lost.status(first)) == ["Warning SignaturesMissing"]
+    down = SEEN.but(routers=[], problems=[PROBLEM]).status(second)
+    assert {*happened(second, down)} == {"Warning NoRouter", "Warning InvalidSchedule"}
 
 
 @pytest.mark.parametrize("pin", ["active", "nosuch"])
-def test_a_set_that_harms_hides_no_pin_that_names_nothing(seen, pin):
+def test_a_set_that_harms_hides_no_pin_that_names_nothing(pin):
     table = Table(epoch=1, active=make_set("active"), activated_at=NOW)
-    cr, harm = make_cr(centroids={"pin": pin}), ("PriorDecays", "The active set harms")
-    decision = activation.decide(cr, [make_fit("active")], table, [router(active="active")], NOW)
-    verdict = Verdict("False", "Quiet", "", harm=harm)
-    made = seen.with_table(table).but(decision=decision, verdict=verdict).status(cr, NOW)
-    (found,) = (one for one in made["conditions"] if one["type"] == "CentroidsActive")
-    assert (found["status"], found["reason"]) == ("True", "PriorDecays")
-    assert ("there is no EldrFit nosuch here" in found["message"]) == (pin == "nosuch")
-
-
-def workload(generation=1, observed=1, **counts):
-    return {"metadata": {"generation": generation}, "status": {"observedGeneration": observed, **counts}}
+    decision = activation.decide(
+        make_cr(centroids={"pin": pin}), [make_fit("active")], table, [router(active="active")], NOW
+    )
+    verdict = Verdict("False", "Quiet", "", harm=("PriorDecays", "The active set harms"))
+    made = SEEN.with_table(table).but(decision=decision, verdict=verdict).status()
+    assert conditions(made)["CentroidsActive"] == "True PriorDecays"
+    assert ("there is no EldrFit nosuch here" in message(made, "CentroidsActive")) == (pin == "nosuch")
 
 
 @pytest.mark.parametrize(
@@ -330,15 +309,20 @@ def test_a_drift_that_is_over_says_why(reason, told):
     assert found == [events.Event("Normal", "DriftOver", told)]
 
 
+def workload(replicas=0, ready=0, updated=0, observed=1, **more):
+    counts = {"replicas": replicas, "readyReplicas": ready, "updatedReplicas": updated}
+    return {"metadata": {"generation": 1}, "status": {"observedGeneration": observed, **counts, **more}}
+
+
 @pytest.mark.parametrize(
     ("live", "ready"),
     [
         (None, False),
-        (workload(replicas=2, readyReplicas=2, updatedReplicas=2), True),
-        (workload(2, 1, replicas=2, readyReplicas=2, updatedReplicas=2), False),
-        (workload(replicas=3, readyReplicas=3, updatedReplicas=2), False),
-        (workload(replicas=2, readyReplicas=2, updatedReplicas=1), False),
-        (workload(replicas=2, readyReplicas=1, updatedReplicas=2), False),
+        (workload(2, 2, 2), True),
+        (workload(2, 2, 2, observed=0), False),
+        (workload(3, 3, 2), False),
+        (workload(2, 2, 1), False),
+        (workload(2, 1, 2), False),
     ],
 )
 def test_role_readiness(live, ready):
@@ -365,148 +349,115 @@ def test_ready_routers():
         pod("d", deleting=True),
         pod("e", podIP=""),
         pod("f", labels={"eldr.dev/role": "decode"}),
+        pod("g", phase="Failed"),
     ]
     assert [found.name for found in ready_routers(pods)] == ["a", "b"]
 
 
-def test_troubles_are_stable():
-    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}
-    crashed = pod("p", containerStatuses=[{"name": "engine", "state": waiting}])
-    assert role(Wanted("DecodeReady", 1), workload(), [crashed], NOW).trouble == Condition(
-        "DecodeReady",
-        "False",
-        "CrashLoop",
-        "container engine of pod p: CrashLoopBackOff; see kubectl logs p -c engine --previous",
-    )
-    ended = {"terminated": {"exitCode": 1, "message": f"{contract.REFUSAL}enable_dbo=True: leave it off"}}
-    refused = pod("p", containerStatuses=[{"name": "engine", "state": waiting, "lastState": ended}])
-    assert role(Wanted("DecodeReady", 1), workload(), [refused], NOW).trouble == Condition(
-        "DecodeReady", "False", "EngineRefused", "pod p: enable_dbo=True: leave it off"
-    )
-    unschedulable = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/3 nodes",
-    }
-    found = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable])], NOW)
-    assert found.trouble == Condition("DecodeReady", "False", "InsufficientCapacity", "pod p: 0/3 nodes")
-    missing = unschedulable | {"message": '0/3 nodes: persistentvolumeclaim "c" not found'}
-    found = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[missing])], NOW)
-    assert found.trouble is not None
-    assert (found.trouble.reason, "create the claim" in found.trouble.message) == ("ClaimPending", True)
-    runs = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable], phase="Running")], NOW)
-    assert runs.trouble is None, "its scheduler has not taken its word back yet"
-    failing = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
-    assert role(Wanted("DecodeReady", 1), workload(conditions=[failing]), [], NOW).trouble == Condition(
-        "DecodeReady", "False", "PodsRefused", "violates PodSecurity"
-    )
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes",
+}
+REPLICA_FAILURE = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
+
+
+@pytest.mark.parametrize(
+    ("live", "pods", "expected"),
+    [
+        (workload(), [pod(conditions=[UNSCHEDULABLE])], ("InsufficientCapacity", "pod p: 0/3 nodes")),
+        # its scheduler has not taken its word back yet
+        (workload(), [pod(conditions=[UNSCHEDULABLE], phase="Running")], None),
+        (workload(conditions=[REPLICA_FAILURE]), [], ("PodsRefused", "violates PodSecurity")),
+    ],
+    ids=["no node", "runs", "refused"],
+)
+def test_why_a_role_is_not_ready(live, pods, expected):
+    found = role(Wanted("DecodeReady", 1), live, pods, NOW).trouble
+    assert found == (expected and Condition("DecodeReady", "False", *expected))
 
 
 @pytest.mark.parametrize(
     ("reason", "ready", "progressing"),
     [
-        ("Downloading", ("True", "AllReady"), ("True", "Downloading")),
-        ("NotFound", ("False", "NotFound"), ("False", "NotFound")),
+        ("Downloading", "True AllReady", "True Downloading"),
+        ("NotFound", "False NotFound", "False NotFound"),
     ],
 )
-def test_a_download_for_engines_that_serve_is_no_fault_until_it_fails(seen, reason, ready, progressing):
-    running = seen.but(model=Condition("ModelReady", "False", reason, "why"))
-    made = conditions(running.status(make_cr(), NOW))
-    assert (made["Ready"], made["Progressing"]) == (ready, progressing)
-    assert made["ModelReady"] == ("False", reason)
+def test_a_download_for_engines_that_serve_is_no_fault_until_it_fails(reason, ready, progressing):
+    made = SEEN.but(model=Condition("ModelReady", "False", reason, "why")).conditions()
+    assert (made["Ready"], made["Progressing"], made["ModelReady"]) == (ready, progressing, f"False {reason}")
 
 
-def test_the_first_download_is_why_nothing_is_ready(seen):
+def test_the_first_download_is_why_nothing_is_ready():
     nobody = replace(DECODE, ready=0, existing=0, is_current=False)
-    running = seen.but(decode=nobody, model=Condition("ModelReady", "False", "Downloading", "why"))
-    assert conditions(running.status(make_cr(), NOW))["Ready"] == ("False", "Downloading")
-    assert "ModelReady" not in conditions(seen.status(make_cr(), NOW))
-
-
-def test_a_failed_pod_is_no_router_whatever_its_containers_say():
-    assert ready_routers([pod("a", phase="Failed"), pod("b", phase="Running")])[0].name == "b"
-
-
-CRASHED = Condition("", "False", "CrashLoop", "container engine of pod x-0: CrashLoopBackOff")
+    running = SEEN.but(decode=nobody, model=Condition("ModelReady", "False", "Downloading", "why"))
+    assert running.conditions()["Ready"] == "False Downloading"
 
 
 def happened(before, after):
-    return [(event.type, event.reason) for event in events.of_deployment(before, after)]
+    return [f"{event.type} {event.reason}" for event in events.of_deployment(before, after)]
 
 
-def test_a_new_deployment_whose_pods_do_not_start_has_events(seen):
-    pulls = Role("PrefillReady", 2, trouble=CANNOT_PULL)
-    first = seen.but(prefill=pulls, router=replace(pulls, type="RouterReady"), routers=[])
-    made = first.status(make_cr(), NOW)
-    assert happened({}, made) == [("Normal", "Created"), ("Warning", "ImagePull")], "and not twice"
+def test_a_new_deployment_whose_pods_do_not_start_has_events():
+    pulls = replace(NO_PREFILL, trouble=CANNOT_PULL)
+    first = SEEN.but(prefill=pulls, router=replace(pulls, type="RouterReady"), routers=[])
+    made = first.status()
+    assert happened({}, made) == ["Normal Created", "Warning ImagePull"], "and not twice"
     assert happened(made, made) == []
     refused = Condition("", "False", "PodsRefused", "exceeded quota")
-    after = first.but(decode=Role("DecodeReady", 2, trouble=refused)).status(make_cr(made), NOW)
-    assert ("Warning", "PodsRefused") in happened(made, after)
+    after = first.but(decode=Role("DecodeReady", 2, trouble=refused)).status(made)
+    assert "Warning PodsRefused" in happened(made, after)
 
 
-def test_a_pod_that_starts_slowly_or_crashes_in_a_loop_floods_nothing(seen):
-    ready = seen.status(make_cr(), NOW)
-    starts = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(ready), NOW)
+def test_a_pod_that_starts_slowly_or_crashes_in_a_loop_floods_nothing():
+    ready = SEEN.status()
+    starts = SEEN.but(decode=UNREADY).status(ready)
     assert happened(ready, starts) == [], "it may be a rollout, or a probe that failed once"
-    crashes = seen.but(decode=replace(DECODE, ready=1, trouble=CRASHED)).status(make_cr(starts), NOW)
-    assert happened(starts, crashes) == [("Warning", "CrashLoop")]
-    other = CRASHED._replace(message="another exit code")
-    again = seen.but(decode=replace(DECODE, ready=1, trouble=other)).status(make_cr(crashes), NOW)
-    assert happened(crashes, again) == []
+    crashed = Condition("", "False", "CrashLoop", "container engine of pod x-0: CrashLoopBackOff")
+    crashes = SEEN.but(decode=replace(UNREADY, trouble=crashed)).status(starts)
+    assert happened(starts, crashes) == ["Warning CrashLoop"]
+    other = replace(UNREADY, trouble=crashed._replace(message="another exit code"))
+    assert happened(crashes, SEEN.but(decode=other).status(crashes)) == []
 
 
-def test_scaling_and_a_policy_have_events(seen):
-    first = seen.status(make_cr(), NOW)
+def test_scaling_and_a_policy_have_events():
+    first = SEEN.status()
     more = replace(DECODE, desired=3, ready=3, existing=3, available=3)
-    scaled = seen.but(decode=more, scaled_by={"decode": "keda"}, spec_replicas={"decode": 2})
-    (event,) = events.of_deployment(first, after := scaled.status(make_cr(first), NOW))
+    scaled = SEEN.but(decode=more, scaled_by={"decode": "keda"}, spec_replicas={"decode": 2})
+    (event,) = events.of_deployment(first, after := scaled.status(first))
     assert event == events.Event("Normal", "Scaled", "decode: from 2 to 3 replicas, by keda")
-    asked = scaled.but(spec_replicas={"decode": 5}).status(make_cr(after), NOW)
-    (event,) = events.of_deployment(after, asked)
+    (event,) = events.of_deployment(after, scaled.but(spec_replicas={"decode": 5}).status(after))
     assert (event.type, event.reason) == ("Warning", "SpecReplicasIgnored")
     assert "spec.decode.replicas 5 is ignored: keda has set 3" in event.message
-    views = [
-        RouterView(RouterPod(name, "127.0.0.1", None), policy=policy)
-        for name, policy in (("r0", "JSQ"), ("r1", "ELDR"))
-    ]
-    mixed = seen.but(routers=views).status(make_cr(first), NOW)
+    mixed = SEEN.but(routers=[VIEW, replace(VIEW, policy="ELDR")]).status(first)
     assert happened(first, mixed) == [], "until all routers have it"
-    changed = seen.but(routers=views[1:]).status(make_cr(mixed), NOW)
-    assert happened(mixed, changed) == [("Normal", "PolicyChanged")]
+    changed = SEEN.but(routers=[replace(VIEW, policy="ELDR")]).status(mixed)
+    assert happened(mixed, changed) == ["Normal PolicyChanged"]
 
 
 @pytest.mark.parametrize(
     ("by", "spec", "is_said"),
     [("kubectl", 3, True), ("kubectl", 2, False), ("kube-controller-manager", 3, False)],
 )
-def test_replicas_of_the_spec_that_a_person_has_overridden_are_named(seen, by, spec, is_said):
-    made = seen.but(scaled_by={"decode": by}, spec_replicas={"decode": spec}).status(make_cr(), NOW)
-    (progressing,) = [each for each in made["conditions"] if each["type"] == "Progressing"]
-    assert (f"spec.decode.replicas {spec} is ignored" in progressing["message"]) == is_said
+def test_replicas_of_the_spec_that_a_person_has_overridden_are_named(by, spec, is_said):
+    made = SEEN.but(scaled_by={"decode": by}, spec_replicas={"decode": spec}).status()
+    assert (f"spec.decode.replicas {spec} is ignored" in message(made, "Progressing")) == is_said
     assert made["decode"]["specReplicas"] == spec
 
 
-def test_a_rollout_has_a_beginning_and_an_end(seen):
-    old = {"decode": revision_of()["decode"]}
-    one = old["decode"].revision._replace(name="x-decode-2")
-    new = {"decode": Choice(one, {one.name: one}, runs=one.name)}
-    before = seen.but(revisions=old).status(make_cr(), NOW)
-    rolls = seen.but(revisions=new, decode=replace(DECODE, is_current=False)).status(make_cr(before), NOW)
-    assert happened(before, rolls) == [("Normal", "RolloutStarted")]
+def test_a_rollout_has_a_beginning_and_an_end():
+    new = runs(name="x-decode-2")
+    before = SEEN.but(revisions=runs()).status()
+    rolls = SEEN.but(revisions=new, decode=replace(DECODE, is_current=False)).status(before)
+    assert happened(before, rolls) == ["Normal RolloutStarted"]
     assert events.completed(rolls) is None
-    over = seen.but(revisions=new).status(make_cr(rolls), NOW)
+    over = SEEN.but(revisions=new).status(rolls)
     assert events.completed(over).reason == "RolloutCompleted"
 
 
 REFUSED_BY_API = "pods: 401: Unauthorized; routing: 401: Unauthorized"
-
-
-def router_view(name="r0", *, started="2026-11-21T11:00:00Z", **state):
-    fields = {"policy": "JSQ", "active": None, "staged": None, "refused": [], "samples": 0, "router": "a"}
-    made = fields | {"counters": {}} | state
-    return RouterView.of(RouterPod(name, "127.0.0.1", None), made)
 
 
 @pytest.mark.parametrize(
@@ -520,33 +471,33 @@ def router_view(name="r0", *, started="2026-11-21T11:00:00Z", **state):
     ],
     ids=str,
 )
-def test_a_router_that_reaches_no_decode_engine_does_not_serve(seen, decode, serves):
-    view = router_view(decode=decode)
+def test_a_router_that_reaches_no_decode_engine_does_not_serve(decode, serves):
+    view = RouterView.of(POD, STATE | {"decode": decode})
     assert view.serves == serves
-    found = conditions(seen.but(routers=[view], can_serve=serves).status(make_cr(), NOW))
-    wanted = ("True", "MinimumReplicasAvailable") if serves else ("False", "NoDecodeEngine")
-    assert found["Available"] == wanted
-    assert found["Ready"][0] == wanted[0]
+    found = SEEN.but(routers=[view], can_serve=serves).conditions()
+    assert found["Available"] == ("True MinimumReplicasAvailable" if serves else "False NoDecodeEngine")
+    assert found["Ready"].startswith(str(serves))
 
 
 @pytest.mark.parametrize("asked", ["Sidecar", "Deployment"])
-@pytest.mark.parametrize("is_sidecar", [True, False])
-def test_routers_of_their_own_serve_without_a_prefill_engine(seen, asked, is_sidecar):
+@pytest.mark.parametrize(
+    ("is_sidecar", "available", "degraded"),
+    [
+        (True, "False NoPrefillEngine", "False AsExpected"),
+        (False, "True MinimumReplicasAvailable", "True NoPrefillEngine"),
+    ],
+)
+def test_routers_of_their_own_serve_without_a_prefill_engine(asked, is_sidecar, available, degraded):
     """They send requests whole to decode engines, also while sidecars are asked for and not made yet; sidecars are as ready as their pods."""
-    view = RouterView(RouterPod("r0", "127.0.0.1", None, is_beside_engine=is_sidecar), policy="JSQ")
-    lost = seen.but(prefill=Role("PrefillReady", 2, existing=2, is_current=True), routers=[view])
-    found = conditions(lost.status(make_cr(router={"placement": asked}), NOW))
-    if is_sidecar:
-        assert found["Available"] == ("False", "NoPrefillEngine")
-        assert found["Degraded"][0] == "False"
-    else:
-        assert found["Available"] == ("True", "MinimumReplicasAvailable")
-        assert found["Degraded"] == ("True", "NoPrefillEngine")
-    assert found["Ready"][0] == "False"
+    view = replace(VIEW, pod=replace(POD, is_beside_engine=is_sidecar))
+    lost = SEEN.but(prefill=Role("PrefillReady", 2, existing=2, is_current=True), routers=[view])
+    found = lost.conditions(router={"placement": asked})
+    assert (found["Available"], found["Degraded"]) == (available, degraded)
+    assert found["Ready"].startswith("False")
 
 
 def test_a_router_that_does_not_answer_the_operator_may_serve_clients():
-    assert RouterView(RouterPod("r0", "127.0.0.1", None), problem="does not answer").serves
+    assert RouterView(POD, problem="does not answer").serves
 
 
 @pytest.mark.parametrize(
@@ -561,31 +512,32 @@ def test_a_router_that_does_not_answer_the_operator_may_serve_clients():
         (None, False),
     ],
 )
-def test_a_router_that_the_api_server_refuses_is_not_ready(seen, problem, is_refused):
-    view = router_view(problem=problem)
+def test_a_router_that_the_api_server_refuses_is_not_ready(problem, is_refused):
+    view = RouterView.of(POD, STATE | {"problem": problem})
     assert view.is_unauthorized == is_refused
-    made = seen.but(unauthorized=[view] * is_refused).status(make_cr(), NOW)
+    made = SEEN.but(unauthorized=[view] * is_refused).status()
     found = conditions(made)
     assert (
-        found["RouterReady"][1] == found["Ready"][1] == ("RouterUnauthorized" if is_refused else "AllReady")
+        found["RouterReady"]
+        == found["Ready"]
+        == ("False RouterUnauthorized" if is_refused else "True AllReady")
     )
-    assert found["Available"][0] == "True", "while it reaches an engine, clients are served"
-    if is_refused:
-        ready = next(each for each in made["conditions"] if each["type"] == "Ready")
-        assert "kubectl delete pod r0" in ready["message"]
+    assert found["Available"].startswith("True"), "while it reaches an engine, clients are served"
+    assert ("kubectl delete pod r0" in message(made, "Ready")) == is_refused
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-def test_while_no_router_serves_because_of_its_token_the_reason_says_so(seen, is_ready):
-    view = router_view(problem=REFUSED_BY_API, decode=[{"name": "a", "healthy": False}])
-    lost = seen.but(routers=[view] * is_ready, unauthorized=[view], can_serve=not is_ready)
+def test_while_no_router_serves_because_of_its_token_the_reason_says_so(is_ready):
+    view = RouterView.of(
+        POD, STATE | {"problem": REFUSED_BY_API, "decode": [{"name": "a", "healthy": False}]}
+    )
+    lost = SEEN.but(routers=[view] * is_ready, unauthorized=[view], can_serve=not is_ready)
     if not is_ready:
         # the pods of prefill engines hold the routers, and are as ready as they are
         prefill = Role("PrefillReady", 2, existing=2, is_current=True)
-        lost = lost.but(prefill=prefill, router=Role("RouterReady", 2, existing=2, is_current=True))
-    found = conditions(lost.status(make_cr(), NOW))
-    assert found["Available"] == ("False", "RouterUnauthorized")
-    assert found["Ready"] == ("False", "RouterUnauthorized")
+        lost = lost.but(prefill=prefill, router=replace(prefill, type="RouterReady"))
+    found = lost.conditions()
+    assert found["Available"] == found["Ready"] == "False RouterUnauthorized"
 
 
 def test_routers_that_have_run_for_a_while_without_being_ready_are_asked():
