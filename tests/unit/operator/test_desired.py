@@ -76,32 +76,6 @@ def test_manifests_fit_the_schemas(name, table):
         kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
 
 
-def test_every_child_is_owned_and_labelled(table):
-    for manifest in children(make_cr(router={"placement": "Deployment"}), table):
-        metadata = manifest["metadata"]
-        assert metadata["ownerReferences"] == [
-            {
-                "apiVersion": "eldr.dev/v1alpha1",
-                "kind": "EldrDeployment",
-                "name": "x",
-                "uid": "cr",
-                "controller": True,
-            }
-        ]
-        assert metadata["namespace"] == "ns"
-        assert metadata["labels"][contract.LABEL_DEPLOYMENT] == "x"
-        assert metadata["labels"][contract.LABEL_MANAGED_BY] == contract.FIELD_MANAGER
-
-
-def test_the_role_names_shards_and_comes_before_the_routing_table(table):
-    made = children(make_cr(), table)
-    kinds = [(m["kind"], m["metadata"]["name"]) for m in made]
-    assert kinds.index(("Role", "x-router")) < kinds.index(("ConfigMap", "x-routing"))
-    rule = made[kinds.index(("Role", "x-router"))]["rules"][1]
-    assert rule["resourceNames"] == ["x-routing", "a-0", "b-0", "c-0"]
-    assert rule["verbs"] == ["get", "watch"]
-
-
 @pytest.mark.parametrize(
     ("spec", "restarts"),
     [
@@ -127,32 +101,6 @@ def test_what_restarts_pods(spec, restarts):
     assert changed == restarts
 
 
-def test_what_routers_read(table):
-    shape = json.loads(routing.document(make_cr(), table))
-    assert list(shape) == sorted(
-        [
-            *(
-                "version",
-                "model",
-                "epoch",
-                "policy",
-                "tau",
-                "min_candidates",
-                "max_load",
-                "max_in_flight",
-                "domains",
-            ),
-            *("sample_rate", "lease_seconds", "slots", "active", "staged"),
-        ]
-    )
-    assert shape["active"] == {
-        "fit": "b",
-        "digest": "sha256:b",
-        "k": 2,
-        "shards": [{"name": "b-0", "sha256": "00"}],
-    }
-
-
 def test_who_may_wait_is_written_where_the_spec_says_so(table):
     def written(**router):
         return json.loads(routing.document(make_cr(router=router), table))
@@ -164,78 +112,78 @@ def test_who_may_wait_is_written_where_the_spec_says_so(table):
     assert (found["max_waiting"], found["max_wait_seconds"]) == (0, 3)
 
 
+def pod(role, **spec):
+    kind = "StatefulSet" if role == "decode" else "Deployment"
+    return by_kind(make_cr(**spec))[kind, f"x-{role}"]["spec"]["template"]["spec"]
+
+
 def test_grace_period_is_the_time_both_containers_need():
-    cr = make_cr(prefill={"drainSeconds": 20}, router={"drainSeconds": 100}, decode={"drainSeconds": 40})
-    made = by_kind(cr)
-    spec = made["Deployment", "x-prefill"]["spec"]["template"]["spec"]
-    assert spec["terminationGracePeriodSeconds"] == 20 + 100 + 15
-    assert "--shutdown-timeout=20" in spec["containers"][0]["args"]
-    decode = made["StatefulSet", "x-decode"]["spec"]["template"]["spec"]
-    assert decode["terminationGracePeriodSeconds"] == 40 + 15
+    drain = {role: {"drainSeconds": n} for role, n in (("prefill", 20), ("router", 100), ("decode", 40))}
+    prefill = pod("prefill", **drain)
+    assert prefill["terminationGracePeriodSeconds"] == 20 + 100 + 15
+    assert "--shutdown-timeout=20" in prefill["containers"][0]["args"]
+    assert pod("decode", **drain)["terminationGracePeriodSeconds"] == 40 + 15
 
 
-def test_accelerators_are_requested_and_limited():
-    cr = make_cr(
-        decode={"gpus": 4, "resources": {"requests": {"cpu": "8"}}}, accelerator={"resourceName": "a/b"}
-    )
-    (engine,) = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]["spec"]["containers"]
-    assert engine["resources"] == {"requests": {"cpu": "8", "a/b": "4"}, "limits": {"a/b": "4"}}
-    (engine,) = by_kind(make_cr(decode={"gpus": 0}))["StatefulSet", "x-decode"]["spec"]["template"]["spec"][
-        "containers"
-    ]
-    assert engine["resources"] == {}
+@pytest.mark.parametrize(
+    ("decode", "resources"),
+    [
+        (
+            {"gpus": 4, "resources": {"requests": {"cpu": "8"}}},
+            {"requests": {"cpu": "8", "a/b": "4"}, "limits": {"a/b": "4"}},
+        ),
+        ({"gpus": 0}, {}),
+    ],
+)
+def test_accelerators_are_requested_and_limited(decode, resources):
+    (engine,) = pod("decode", decode=decode, accelerator={"resourceName": "a/b"})["containers"]
+    assert engine["resources"] == resources
 
 
 def test_environment_has_each_name_once_and_users_win():
     engine = {"type": "Simulator", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]}
-    cr = make_cr(engine=engine, decode={"env": [{"name": "A", "value": "2"}]})
-    (container,) = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]["spec"]["containers"]
-    found = {each["name"]: each.get("value") for each in container["env"]}
-    assert found == {"POD_NAME": None, "POD_IP": None, "POD_NAMESPACE": None, "A": "2", "B": "1"}
+    (container,) = pod("decode", engine=engine, decode={"env": [{"name": "A", "value": "2"}]})["containers"]
+    found = [(each["name"], each.get("value")) for each in container["env"]]
+    assert sorted(found, key=str) == [
+        *(("A", "2"), ("B", "1")),
+        *((name, None) for name in ("POD_IP", "POD_NAME", "POD_NAMESPACE")),
+    ]
 
 
-def test_the_admin_token_cannot_be_overridden():
-    """A router reads the file in place of the variable."""
-    cr = make_cr(router={"env": [{"name": contract.ENV_ADMIN_TOKEN, "value": "open sesame"}]})
-    pod = by_kind(cr)["Deployment", "x-prefill"]["spec"]["template"]["spec"]
-    assert "--admin-token-file=/etc/eldr/admin-token/token" in pod["initContainers"][0]["args"]
-    assert {
-        "name": "admin-token",
-        "secret": {"secretName": "x-admin", "items": [{"key": "token", "path": "token"}]},
-    } in pod["volumes"]
-
-
-def test_fit_job():
+def arguments(**spec):
     cr = make_cr(decode={"replicas": 5}, model={"uri": "m", "name": "served"})
-    job = fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
-    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert "--k=5" in args
-    assert "--model=served" in args
-    assert "--lookback-minutes=90" in args
+    job = fit_job(cr, make_fit("f", "Pending", **spec), IMAGE)
     assert job["metadata"]["ownerReferences"][0]["uid"] == "uid-f"
-    pinned = fit_job(
-        cr,
-        make_fit("f", "Pending").model_copy(update={"spec": make_fit("f").spec.model_copy(update={"k": 7})}),
-        IMAGE,
-    )
-    since = {"since": "2026-11-21T10:00:00Z"}
-    wanted = {
-        "Bootstrap": "--min-samples=1000",
-        "Schedule": "--min-samples=1000",
-        "Drift": "--min-samples=800",
-        "Scale": "--min-samples=1000",
-        "Repair": "--min-samples=1000",
-    }
-    for trigger, least in wanted.items():
-        made = fit_job(cr, make_fit("f", "Pending", trigger=trigger, **since), IMAGE)
-        assert least in made["spec"]["template"]["spec"]["containers"][0]["args"], trigger
-    for trigger in ("Bootstrap", "Scale", "Repair"):  # as many as routers hold, of which some may be unusable
-        made = fit_job(cr, make_fit("f", "Pending", trigger=trigger), IMAGE)
-        assert "--min-samples=800" in made["spec"]["template"]["spec"]["containers"][0]["args"], trigger
-    made = fit_job(cr, make_fit("f", "Pending", trigger="Schedule"), IMAGE)  # it comes whatever routers hold
-    assert "--min-samples=1000" in made["spec"]["template"]["spec"]["containers"][0]["args"]
+    return job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_arguments_of_a_fit():
+    args = arguments(lookbackMinutes=90)
+    assert {"--k=5", "--model=served", "--lookback-minutes=90"} <= {*args}
     assert not [arg for arg in args if arg.startswith("--min-samples")], "a person knows what they ask for"
-    assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+SINCE = {"since": "2026-11-21T10:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "since", "least"),
+    [
+        ("Bootstrap", SINCE, 1000),
+        ("Schedule", SINCE, 1000),
+        ("Drift", SINCE, 800),
+        ("Scale", SINCE, 1000),
+        ("Repair", SINCE, 1000),
+        # as many as routers hold, of which some may be unusable
+        ("Bootstrap", {}, 800),
+        ("Scale", {}, 800),
+        ("Repair", {}, 800),
+        # it comes whatever routers hold
+        ("Schedule", {}, 1000),
+    ],
+)
+def test_how_many_usable_records_a_fit_needs(trigger, since, least):
+    assert f"--min-samples={least}" in arguments(trigger=trigger, **since)
 
 
 def test_a_patch_cannot_change_what_pods_are_found_by():

@@ -24,6 +24,10 @@ def digests(cr):
     [
         ({}, set()),
         ({"model": {"uri": "org/other"}}, {"prefill", "decode", "router"}),
+        ({"model": {"uri": "m", "download": "Never"}}, set()),
+        ({"model": {"uri": "m", "revision": "v1"}}, {"prefill", "decode"}),
+        ({"model": {"uri": "m", "cache": {"claimName": "weights"}}}, {"prefill", "decode"}),
+        ({"model": {"uri": "m", "tokenSecret": {"name": "a"}}}, {"prefill", "decode"}),
         ({"engine": {"args": ["--seed=1"]}}, {"prefill", "decode"}),
         ({"engine": {"image": "mine:1"}}, {"prefill", "decode"}),
         ({"accelerator": {"resourceName": "nvidia.com/gpu"}}, {"prefill", "decode"}),
