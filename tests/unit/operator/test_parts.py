@@ -4,17 +4,16 @@ import asyncio
 import itertools
 import json
 import time
-from collections import Counter
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import ClassVar, NamedTuple
-from urllib.parse import urlsplit
 
 import pytest
 
 from eldr.contract import KIND_DEPLOYMENT, KIND_FIT, LABEL_DEPLOYMENT
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, OperatorError
-from eldr_operator.kube.api import Api, path
+from eldr_operator.kube.api import Api
 from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.queue import REST_SECONDS, WorkQueue
 from eldr_operator.kube.repeats import Repeats
@@ -23,17 +22,14 @@ from eldr_operator.locality import routers
 from eldr_operator.locality.router_view import RouterPod
 from eldr_operator.manager import Manager
 from eldr_operator.metrics import Metrics
-from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.startup import check_resources
 from eldr_operator.validation.spec import problems
-from tests.unit.operator.builders import NOW, make_cr
+from tests.unit.operator.builders import NOW, STATE, make_cr
 
 
 def test_unreadable_resources_name_field_and_value():
-    metadata = {"name": "x", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    spec = {"model": {"uri": "m"}, "engine": {"type": "Simulator"}, "decode": {"replicas": "many"}}
     with pytest.raises(InvalidResourceError, match=r"spec\.decode\.replicas: 'many': .*valid integer"):
-        parse(EldrDeployment, {"metadata": metadata, "spec": spec})
+        make_cr(decode={"replicas": "many"})
 
 
 @pytest.mark.parametrize(
@@ -147,11 +143,11 @@ class Scripted:
 
     def __init__(self, *failures):
         self.failures = list(failures)
-        self.calls = Counter()
+        self.calls = set()
         self.done = asyncio.Event()
 
     async def reconcile(self, namespace, name):
-        self.calls[namespace, name] += 1
+        self.calls.add((namespace, name))
         if self.failures:
             raise self.failures.pop(0)
         self.done.set()
@@ -188,25 +184,35 @@ class Operator(NamedTuple):
     controller: Controller
 
 
-def controller(reconcile, name="pods", kinds=WATCHED, own=(), **options):
-    options = {"metrics": Metrics(), "monotonic": time.monotonic} | options
-    return Controller(name, reconcile, kinds, own, queue=WorkQueue(options["monotonic"]), **options)
+def controller(reconcile, name="pods", kinds=WATCHED, own=(), metrics=None, monotonic=time.monotonic):
+    queue = WorkQueue(monotonic)
+    return Controller(
+        name, reconcile, kinds, own, queue=queue, metrics=metrics or Metrics(), monotonic=monotonic
+    )
 
 
-def operator(api, scripted, **options):
-    cache, namespaces = options.pop("cache", Cache()), options.pop("namespaces", ())
+def operator(api=None, reconciler=None, controllers=(), namespaces=(), **options):
     acts = asyncio.Event()
     acts.set()
-    settings = {"resync_seconds": 60.0, "metrics": Metrics(), "acts": acts, "monotonic": time.monotonic}
-    settings |= options
-    made = controller(scripted.reconcile, metrics=settings["metrics"], monotonic=settings["monotonic"])
-    streams = Streams(api, cache, namespaces)
-    return Operator(Manager([made], cache=cache, streams=streams, served=AllOurs(), **settings), made)
+    options = {"cache": Cache(), "metrics": Metrics(), "monotonic": time.monotonic, "acts": acts} | options
+    shared = {name: options[name] for name in ("metrics", "monotonic")}
+    made = controllers or [controller((reconciler or Scripted()).reconcile, **shared)]
+    streams = Streams(api or Lists(), options["cache"], namespaces)
+    options = {"resync_seconds": 60.0, "streams": streams, "served": AllOurs()} | options
+    return Operator(Manager(made, **options), made[0])
+
+
+@asynccontextmanager
+async def running(made):
+    task = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        yield
+    task.cancel()
 
 
 async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart():
     """Each request takes fifteen seconds: that is long for all, but the resync is at work."""
-    now, names = [0.0], tuple(f"n{number}" for number in range(40))
+    now, names, said = [0.0], tuple(f"n{number}" for number in range(40)), set()
 
     class Slow:
         async def list(self, *_, **__):
@@ -214,12 +220,9 @@ async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart(
             said.add(made.stuck())
             raise ApiUnavailableError("no answer")
 
-    said: set[str] = set()
-    made = operator(Slow(), Scripted(), namespaces=names, monotonic=lambda: now[0]).manager
-    running = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    made = operator(Slow(), namespaces=names, monotonic=lambda: now[0]).manager
+    async with running(made):
         await made._listed.wait()
-    running.cancel()
     assert now[0] > 1000
     assert said == {""}
 
@@ -234,11 +237,9 @@ async def test_a_list_of_many_pages_that_takes_long_is_no_reason_to_restart_and_
             more = "next" if "pods" in url and len(said) < pages else ""
             return {"items": [], "metadata": {"resourceVersion": "7", "continue": more}}
 
-    made = operator(Paged(None), Scripted(), monotonic=lambda: now[0]).manager
-    running = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    made = operator(Paged(None), monotonic=lambda: now[0]).manager
+    async with running(made):
         await made._listed.wait()
-    running.cancel()
     assert (len(said) >= pages, {*said}) == (True, {""})
     now[0] += 121.0
     assert made.stuck() == "no resync for 61 s beyond its interval"
@@ -246,30 +247,25 @@ async def test_a_list_of_many_pages_that_takes_long_is_no_reason_to_restart_and_
 
 async def test_an_operator_that_waits_for_another_one_reads_and_does_nothing():
     now, acts, reconciler = [0.0], asyncio.Event(), Scripted()
-    made = operator(Lists(), reconciler, acts=acts, monotonic=lambda: now[0]).manager
-    running = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    made = operator(reconciler=reconciler, acts=acts, monotonic=lambda: now[0]).manager
+    async with running(made):
         await made._listed.wait()
-    for _ in range(20):
-        await asyncio.sleep(0)
-    now[0] = 10000.0
-    assert not reconciler.calls
-    assert made.not_ready() == ""
-    acts.set()
-    async with asyncio.timeout(30):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        now[0] = 10000.0
+        assert not reconciler.calls
+        assert made.not_ready() == ""
+        acts.set()
         await reconciler.done.wait()
-    running.cancel()
 
 
 async def test_resync_wakes_deployments_and_orphaned_fits():
     reconciler = Scripted()
-    made = operator(Lists(), reconciler).manager
-    running = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    made = operator(reconciler=reconciler).manager
+    async with running(made):
         while len(reconciler.calls) < 2:
             await asyncio.sleep(0.01)
-    running.cancel()
-    assert set(reconciler.calls) == {("ns", "x"), ("ns", "missing")}
+    assert reconciler.calls == {("ns", "x"), ("ns", "missing")}
     assert (made.stuck(), made.not_ready()) == ("", "")
 
 
@@ -283,7 +279,7 @@ async def test_resyncs_are_spread_over_their_period_after_the_first():
             metadata = {"namespace": "ns", "resourceVersion": "3"}
             return [{"metadata": metadata | {"name": f"x{one}", "uid": f"u{one}"}} for one in found], 7
 
-    made, found = operator(Many(), Scripted(), acts=asyncio.Event(), monotonic=lambda: now[0])
+    made, found = operator(Many(), acts=asyncio.Event(), monotonic=lambda: now[0])
     for due_now, due_later in ((count, count), (0, 0)):
         resync = asyncio.create_task(made._resync())
         made._listed.clear()
@@ -302,66 +298,49 @@ async def test_resyncs_are_spread_over_their_period_after_the_first():
 
 async def test_an_operator_is_not_ready_while_the_api_server_is_away_and_not_stuck_either(caplog):
     metrics = Metrics()
-    made = operator(Down(), Scripted(), metrics=metrics).manager
+    made = operator(Down(), metrics=metrics).manager
     assert "pods in all namespaces: not listed yet" in made.not_ready()
-    running = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    async with running(made):
         while "cannot list pods in all namespaces: no answer" not in caplog.text:
             await asyncio.sleep(0.01)
         while "no answer" not in made.not_ready():
             await asyncio.sleep(0.01)
-    assert made.stuck() == "", "another process would fare no better"
-    blind = metrics.registry.get_sample_value("eldr_operator_blind", {"kind": "Pod", "namespace": ""})
-    assert blind == 1
-    running.cancel()
+        assert made.stuck() == "", "another process would fare no better"
+        blind = {"kind": "Pod", "namespace": ""}
+        assert metrics.registry.get_sample_value("eldr_operator_blind", blind) == 1
+
+
+def live(version="5", **labels):
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": version}
+    return {"metadata": metadata | {"labels": labels}}
+
+
+OURS = {LABEL_DEPLOYMENT: "x"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "live", "woken"),
+    ("kind", "change", "woken"),
     [
-        (KIND_DEPLOYMENT, {"metadata": {"name": "x"}}, "x"),
-        (KIND_FIT, {"metadata": {"name": "f"}, "spec": {"deploymentRef": {"name": "x"}}}, "x"),
-        ("Pod", {"metadata": {"name": "p", "labels": {LABEL_DEPLOYMENT: "x"}}}, "x"),
-        ("Pod", {"metadata": {"name": "p"}}, None),
+        (KIND_DEPLOYMENT, live(), "p"),
+        (KIND_FIT, live() | {"spec": {"deploymentRef": {"name": "x"}}}, "x"),
+        ("Pod", live(**OURS), "x"),
+        ("Pod", live(), None),
     ],
 )
-async def test_changes_reach_the_cache_and_wake_whom_they_concern(kind, live, woken):
+async def test_changes_reach_the_cache_and_wake_whom_they_concern(kind, change, woken):
     cache = Cache()
-    made, found = operator(Lists(), Scripted(), cache=cache)
-    live["metadata"] |= {"namespace": "n", "uid": "u", "resourceVersion": "5"}
-    made.changed(kind, live, is_gone=False)
-    assert cache.get(kind, "n", live["metadata"]["name"]) == live
-    assert repr(found.queue) == f"<WorkQueue due={int(woken is not None)} busy=0>"
-    if woken:
-        assert await found.queue.take() == ("n", woken)
-    made.changed(kind, live, is_gone=True)
-    assert cache.get(kind, "n", live["metadata"]["name"]) is None
-
-
-def manager(cache, *controllers):
-    return Manager(
-        controllers,
-        acts=asyncio.Event(),
-        cache=cache,
-        streams=Streams(Lists(), cache, ()),
-        served=AllOurs(),
-        metrics=Metrics(),
-        resync_seconds=60.0,
-    )
+    made, found = operator(cache=cache)
+    made.changed(kind, change, is_gone=False)
+    assert cache.get(kind, "n", "p") == change
+    assert [*found.queue._keys()] == ([("n", woken)] if woken else [])
+    made.changed(kind, change, is_gone=True)
+    assert cache.get(kind, "n", "p") is None
 
 
 async def test_a_change_wakes_only_the_controllers_that_it_concerns():
-    cache = Cache()
-    pods, fits = (controller(Scripted().reconcile, name, {name}) for name in ("Pod", "Job"))
-    made = manager(cache, pods, fits)
-    live = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "5"}}
-    made.changed(
-        "Pod", live | {"metadata": live["metadata"] | {"labels": {LABEL_DEPLOYMENT: "x"}}}, is_gone=False
-    )
-    assert [repr(each.queue) for each in (pods, fits)] == [
-        "<WorkQueue due=1 busy=0>",
-        "<WorkQueue due=0 busy=0>",
-    ]
+    controllers = [controller(Scripted().reconcile, name, {name}) for name in ("Pod", "Job")]
+    operator(controllers=controllers).manager.changed("Pod", live(**OURS), is_gone=False)
+    assert [bool(each.queue._keys()) for each in controllers] == [True, False]
 
 
 async def test_a_pass_knows_what_it_has_written_itself():
@@ -369,31 +348,19 @@ async def test_a_pass_knows_what_it_has_written_itself():
     writes, follows = (
         controller(Scripted().reconcile, name, {"Role"}, own) for name, own in (("a", {"Role"}), ("b", ()))
     )
-    made = manager(cache, writes, follows)
+    made = operator(cache=cache, controllers=[writes, follows]).manager
 
     def due() -> list[bool]:
         return [bool(each.queue._keys()) for each in (writes, follows)]
 
-    def role(version: str) -> dict:
-        labels = {LABEL_DEPLOYMENT: "x"}
-        return {
-            "metadata": {
-                "name": "r",
-                "namespace": "n",
-                "uid": "u",
-                "resourceVersion": version,
-                "labels": labels,
-            }
-        }
-
-    cache.put("Role", role("5"))  # as a write does
-    made.changed("Role", role("5"), is_gone=False)
+    cache.put("Role", live("5", **OURS))  # as a write does
+    made.changed("Role", live("5", **OURS), is_gone=False)
     assert due() == [False, True], "who writes it knows it, who builds on it does not"
-    made.changed("Role", role("6"), is_gone=False)
+    made.changed("Role", live("6", **OURS), is_gone=False)
     assert due() == [True, True], "somebody else has changed it"
     await writes.queue.take()
     writes.queue.done(("n", "x"))
-    made.changed("Role", role("6"), is_gone=True)
+    made.changed("Role", live("6", **OURS), is_gone=True)
     assert due() == [True, True], "it is gone"
 
 
@@ -403,25 +370,21 @@ async def test_failures_are_retried_and_counted(caplog):
     made = controller(reconciler.reconcile, metrics=metrics)
     for _ in range(3):
         await made._one(("ns", "x"))
-    values = [
-        metrics.registry.get_sample_value(
-            "eldr_operator_reconcile_total", {"controller": "pods", "result": result}
-        )
-        for result in ("unavailable", "error", "success")
-    ]
-    assert values == [1, 1, 1]
+    for result in ("unavailable", "error", "success"):
+        labels = {"controller": "pods", "result": result}
+        assert metrics.registry.get_sample_value("eldr_operator_reconcile_total", labels) == 1
     assert "no answer; TimeoutError; again in 0.5 s" in caplog.text
     assert "a bug" in caplog.text
 
 
 async def test_a_stuck_resync_and_a_pass_without_end_are_noticed():
     clock = [0.0]
-    made, _ = operator(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
+    made = operator(monotonic=lambda: clock[0], resync_seconds=10.0).manager
     clock[0] = 70.0
     assert made.stuck() == ""
     clock[0] = 71.0
     assert made.stuck() == "no resync for 61 s beyond its interval"
-    made, found = operator(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
+    made, found = operator(monotonic=lambda: clock[0], resync_seconds=3600.0)
     found.queue.wake(("n", "x"))
     await found.queue.take()
     clock[0] += 121.0
@@ -432,7 +395,7 @@ async def test_a_stuck_resync_and_a_pass_without_end_are_noticed():
 
 async def test_an_operator_is_not_ready_where_work_waits_and_no_pass_ends():
     clock = [0.0]
-    made, found = operator(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
+    made, found = operator(monotonic=lambda: clock[0], resync_seconds=3600.0)
     await made._streams.list(everything=True)
     clock[0] = 500.0
     assert made.not_ready() == "", "idle"
@@ -444,39 +407,26 @@ async def test_an_operator_is_not_ready_where_work_waits_and_no_pass_ends():
 
 
 async def test_routers_that_do_not_answer_are_views_with_a_problem():
-    state = {
-        "policy": "ELDR",
-        "active": {"fit": "f", "digest": "d"},
-        "staged": None,
-        "refused": [],
-        "samples": 7,
-        "router": "0a1b2c3d",
-        "counters": {'eldr_router_signatures_total{quality="exact"}': 5.0},
+    answers = {
+        "http://[fd00::1]:9100/eldr/v1/state": json.dumps(STATE | {"samples": 7}).encode(),
+        "http://10.0.0.2:9100/eldr/v1/state": routers.StatusError(401),
+        "http://10.0.0.3:9100/eldr/v1/state": ConnectionRefusedError("refused on port 12345"),
+        "http://10.0.0.4:9100/eldr/v1/state": b'{"v": 2}',
     }
 
     async def fetch(url: str, token: str) -> bytes:
         assert token == "secret"
-        host = urlsplit(url).hostname
-        if host == "fd00::1":
-            assert url == "http://[fd00::1]:9100/eldr/v1/state"
-            return json.dumps(state).encode()
-        if host == "10.0.0.2":
-            raise routers.StatusError(401)
-        if host == "10.0.0.3":
-            raise ConnectionRefusedError("refused on port 12345")
-        return b'{"v": 2}'
+        if isinstance(answers[url], bytes):
+            return answers[url]
+        raise answers[url]
 
-    pods = [RouterPod(str(n), a, None) for n, a in enumerate(("fd00::1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))]
+    pods = [RouterPod(address, address, None) for address in ("fd00::1", "10.0.0.2", "10.0.0.3", "10.0.0.4")]
     views = await routers.look(fetch, pods, "secret")
-    assert (views[0].active, views[0].samples, views[0].problem) == ("d", 7, "")
-    assert (views[0].router, views[0].signatures["exact"], views[0].signatures["no_signature"]) == (
-        *("0a1b2c3d", 5),
-        0,
-    )
-    assert [view.problem for view in views[1:]] == [
-        "answers 401",
-        "does not answer (ConnectionRefusedError)",
-        "answers what this operator cannot read; are the versions the same?",
+    assert [(view.problem, view.samples) for view in views] == [
+        ("", 7),
+        ("answers 401", 0),
+        ("does not answer (ConnectionRefusedError)", 0),
+        ("answers what this operator cannot read; are the versions the same?", 0),
     ]
 
 
@@ -488,12 +438,6 @@ async def test_it_refuses_to_start_where_the_resources_are_not_served(served):
 
     with pytest.raises(OperatorError, match=r"does not serve eldrdeployments\.eldr\.dev.*; install"):
         await check_resources(Bare(None))
-
-
-def test_paths():
-    assert path("Pod", "n", "p", "status") == "/api/v1/namespaces/n/pods/p/status"
-    assert path("Job", "n") == "/apis/batch/v1/namespaces/n/jobs"
-    assert path("EldrFit") == "/apis/eldr.dev/v1alpha1/eldrfits"
 
 
 def test_what_happens_again_and_again_is_told_once_an_hour_with_how_often():
