@@ -1,71 +1,19 @@
 """Patches of ``podTemplate``: what becomes of the generated pod template."""
 
 import json
+from functools import reduce
 
 import pytest
 
 from eldr_operator.workloads.podpatch import patched
 
-TEMPLATE = {
-    "metadata": {"labels": {"a": "1"}},
-    "spec": {
-        "containers": [{"name": "engine", "env": [{"name": "A", "value": "1"}], "args": ["x"]}],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
-        "securityContext": {"runAsUser": 1, "runAsNonRoot": True},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        ({"metadata": {"labels": {"b": "2"}}}, lambda t: t["metadata"]["labels"] == {"a": "1", "b": "2"}),
-        ({"spec": {"nodeSelector": {"n": "1"}}}, lambda t: t["spec"]["nodeSelector"] == {"n": "1"}),
-        (
-            {
-                "spec": {
-                    "containers": [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}]}]
-                }
-            },
-            lambda t: (
-                t["spec"]["containers"]
-                == [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}], "args": ["x"]}]
-            ),
-        ),
-        (
-            {"spec": {"containers": [{"name": "engine", "args": ["y"]}]}},
-            lambda t: t["spec"]["containers"][0]["args"] == ["y"],
-        ),
-        (
-            {"spec": {"containers": [{"name": "extra", "image": None}]}},
-            lambda t: t["spec"]["containers"][1] == {"name": "extra"},
-        ),
-        ({"spec": {"securityContext": None}}, lambda t: "securityContext" not in t["spec"]),
-        (
-            {"spec": {"securityContext": {"runAsUser": None}}},
-            lambda t: t["spec"]["securityContext"] == {"runAsNonRoot": True},
-        ),
-        (
-            {"spec": {"tolerations": [{"key": "k"}]}},
-            lambda t: t["spec"]["tolerations"] == [{"key": "k"}],
-        ),
-        (
-            {"spec": {"volumes": [{"name": "m", "emptyDir": {}}]}},
-            lambda t: [v["name"] for v in t["spec"]["volumes"]] == ["tmp", "m"],
-        ),
-    ],
-)
-def test_pod_patches(patch, expected):
-    before = json.dumps(TEMPLATE)
-    assert expected(patched(TEMPLATE, patch))
-    assert json.dumps(TEMPLATE) == before, "the template is left as it was"
-
-
 POD = {
+    "metadata": {"labels": {"a": "1"}},
     "spec": {
         "containers": [
             {
                 "name": "engine",
+                "args": ["x"],
                 "env": [
                     {"name": "A", "value": "1"},
                     {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -81,129 +29,119 @@ POD = {
         ],
         "securityContext": {"runAsUser": 1, "runAsNonRoot": True},
         "tolerations": [{"key": "old"}],
-    }
+    },
 }
 
 
+def spec(**patch):
+    return {"spec": patch}
+
+
 def engine(**patch):
-    return {"spec": {"containers": [{"name": "engine"} | patch]}}
+    return spec(containers=[{"name": "engine"} | patch])
 
 
-def container(template):
-    return template["spec"]["containers"][0]
+def volumes(*patch):
+    return spec(volumes=[*patch])
+
+
+FROM_SECRET = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+FROM_MAP = {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}
+CLAIM = {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}}
+EXEC = {"exec": {"command": ["true"]}}
+OTHER = {"name": "m", "emptyDir": {}}
 
 
 @pytest.mark.parametrize(
-    ("patch", "found", "expected"),
+    ("patch", "path", "expected"),
     [
+        ({"metadata": {"labels": {"b": "2"}}}, "metadata labels", {"a": "1", "b": "2"}),
+        (spec(nodeSelector={"n": "1"}), "spec nodeSelector", {"n": "1"}),
+        (engine(args=["y"]), "spec containers 0 args", ["y"]),
+        (spec(containers=[{"name": "extra", "image": None}]), "spec containers 1", {"name": "extra"}),
+        (spec(securityContext=None), "spec securityContext", "absent"),
+        (spec(securityContext={"runAsUser": None}), "spec securityContext", {"runAsNonRoot": True}),
+        (spec(tolerations=[{"key": "new"}]), "spec tolerations", [{"key": "new"}]),
+        (volumes(OTHER), "spec volumes", [*POD["spec"]["volumes"], OTHER]),
+        # members of a union replace each other
+        (volumes(CLAIM), "spec volumes 0", CLAIM),
         (
-            {"spec": {"volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "models"}}]}},
-            lambda t: t["spec"]["volumes"][0],
-            {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}},
+            volumes({"name": "memory", "emptyDir": {"sizeLimit": "32Gi"}}),
+            "spec volumes 1 emptyDir",
+            {"medium": "Memory", "sizeLimit": "32Gi"},
         ),
+        (volumes({"name": "cache"}), "spec volumes 0", {"name": "cache", "emptyDir": {}}),
         (
-            {"spec": {"volumes": [{"name": "memory", "emptyDir": {"sizeLimit": "32Gi"}}]}},
-            lambda t: t["spec"]["volumes"][1],
-            {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "32Gi"}},
-        ),
-        (
-            {"spec": {"volumes": [{"name": "cache"}]}},
-            lambda t: t["spec"]["volumes"][0],
-            {"name": "cache", "emptyDir": {}},
-        ),
-        (
-            {"spec": {"volumes": [{"name": "cache", "emptyDir": None, "hostPath": {"path": "/m"}}]}},
-            lambda t: t["spec"]["volumes"][0],
+            volumes({"name": "cache", "emptyDir": None, "hostPath": {"path": "/m"}}),
+            "spec volumes 0",
             {"name": "cache", "hostPath": {"path": "/m"}},
         ),
         (
-            engine(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
-            lambda t: container(t)["env"][0],
-            {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            engine(env=[{"name": "A", "value": "2"}, {"name": "C"}]),
+            "spec containers 0 env",
+            [{"name": "A", "value": "2"}, POD["spec"]["containers"][0]["env"][1], {"name": "C"}],
         ),
-        (
-            engine(env=[{"name": "B", "value": "2"}]),
-            lambda t: container(t)["env"][1],
-            {"name": "B", "value": "2"},
-        ),
-        (
-            engine(env=[{"name": "B", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]),
-            lambda t: container(t)["env"][1],
-            {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
-        ),
-        (
-            engine(livenessProbe={"exec": {"command": ["true"]}}),
-            lambda t: container(t)["livenessProbe"],
-            {"exec": {"command": ["true"]}, "periodSeconds": 10},
-        ),
+        (engine(env=[FROM_SECRET]), "spec containers 0 env 0", FROM_SECRET),
+        (engine(env=[{"name": "B", "value": "2"}]), "spec containers 0 env 1", {"name": "B", "value": "2"}),
+        (engine(env=[FROM_MAP]), "spec containers 0 env 1", FROM_MAP),
+        (engine(livenessProbe=EXEC), "spec containers 0 livenessProbe", EXEC | {"periodSeconds": 10}),
         (
             engine(livenessProbe={"periodSeconds": 99}),
-            lambda t: container(t)["livenessProbe"],
+            "spec containers 0 livenessProbe",
             {"httpGet": {"path": "/health", "port": 1}, "periodSeconds": 99},
         ),
-        (
-            engine(lifecycle={"preStop": {"exec": {"command": ["true"]}}}),
-            lambda t: container(t)["lifecycle"],
-            {"preStop": {"exec": {"command": ["true"]}}},
-        ),
-        (engine(livenessProbe={"$patch": "delete"}), lambda t: "livenessProbe" in container(t), False),
+        (engine(lifecycle={"preStop": EXEC}), "spec containers 0 lifecycle preStop", EXEC),
+        # markers remove and replace
+        (engine(livenessProbe={"$patch": "delete"}), "spec containers 0 livenessProbe", "absent"),
         (
             engine(livenessProbe={"$patch": "replace", "tcpSocket": {"port": 2}}),
-            lambda t: container(t)["livenessProbe"],
+            "spec containers 0 livenessProbe",
             {"tcpSocket": {"port": 2}},
         ),
         (
             engine(env=[{"name": "A", "$patch": "delete"}, {"name": "Z", "$patch": "delete"}]),
-            lambda t: [each["name"] for each in container(t)["env"]],
-            ["B"],
+            "spec containers 0 env",
+            POD["spec"]["containers"][0]["env"][1:],
         ),
         (
             engine(volumeMounts=[{"mountPath": "/tmp", "$patch": "delete"}]),
-            lambda t: [each["mountPath"] for each in container(t)["volumeMounts"]],
-            ["/c"],
+            "spec containers 0 volumeMounts",
+            [{"name": "cache", "mountPath": "/c"}],
         ),
+        (volumes({"$patch": "replace"}, OTHER), "spec volumes", [OTHER]),
         (
-            {"spec": {"volumes": [{"$patch": "replace"}, {"name": "only", "emptyDir": {}}]}},
-            lambda t: t["spec"]["volumes"],
-            [{"name": "only", "emptyDir": {}}],
-        ),
-        (
-            {"spec": {"volumes": [{"name": "memory", "$patch": "replace", "emptyDir": {}}]}},
-            lambda t: t["spec"]["volumes"][1],
+            volumes({"name": "memory", "$patch": "replace", "emptyDir": {}}),
+            "spec volumes 1",
             {"name": "memory", "emptyDir": {}},
         ),
         (
-            {"spec": {"securityContext": {"$patch": "replace", "fsGroup": 7}}},
-            lambda t: t["spec"]["securityContext"],
+            spec(securityContext={"$patch": "replace", "fsGroup": 7}),
+            "spec securityContext",
             {"fsGroup": 7},
         ),
         (
-            {"spec": {"tolerations": [{"key": "new"}]}},
-            lambda t: t["spec"]["tolerations"],
-            [{"key": "new"}],
-        ),
-        (
-            {
-                "spec": {
-                    "containers": [
-                        {
-                            "name": "new",
-                            "env": [
-                                {"$patch": "replace"},
-                                {"name": "A", "$patch": "delete"},
-                                {"name": "C", "$patch": "merge"},
-                            ],
-                            "livenessProbe": {"$patch": "delete"},
-                        }
-                    ]
-                }
-            },
-            lambda t: t["spec"]["containers"][1],
+            spec(
+                containers=[
+                    {
+                        "name": "new",
+                        "env": [
+                            {"$patch": "replace"},
+                            {"name": "A", "$patch": "delete"},
+                            {"name": "C", "$patch": "merge"},
+                        ],
+                        "livenessProbe": {"$patch": "delete"},
+                    }
+                ]
+            ),
+            "spec containers 1",
             {"name": "new", "env": [{"name": "C"}]},
         ),
     ],
+    ids=str,
 )
-def test_members_of_a_union_replace_each_other_and_markers_remove(patch, found, expected):
+def test_what_a_patch_makes_of_a_pod(patch, path, expected):
     before = json.dumps([POD, patch])
-    assert found(patched(POD, patch)) == expected
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split())
+    parent = reduce(lambda node, part: node[part], parents, patched(POD, patch))
+    assert (parent.get(last, "absent") if isinstance(parent, dict) else parent[last]) == expected
     assert json.dumps([POD, patch]) == before, "neither argument is changed"

@@ -8,13 +8,29 @@ from eldr import contract
 from eldr_operator.drift.state import Drift, State
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set
-from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, situation, utc
+from tests.unit.operator.planned import active, names, nightly, plan, situation, utc
 
 pytestmark = pytest.mark.usefixtures("on_the_minute")
 
 
+def rejected(name, at, number=None):
+    """Return a fit that was rejected then, as the so many-th of its kind."""
+    made = make_fit(name, "Rejected", at.isoformat())
+    annotations = {} if number is None else {contract.ANNOTATION_ATTEMPT: number}
+    metadata = made.metadata.model_copy(update={"annotations": annotations})
+    return made.model_copy(update={"metadata": metadata})
+
+
+def rolled_back(at=NOW):
+    return Table(epoch=2, activated_at=at, reason="RolledBack")
+
+
+def minutes(count):
+    return timedelta(minutes=count)
+
+
 @pytest.mark.parametrize(
-    ("attempts", "minutes", "expected"),
+    ("attempts", "since", "expected"),
     [
         (["x-bootstrap"], 4, []),
         (["x-bootstrap"], 5, ["x-bootstrap-2"]),
@@ -25,160 +41,119 @@ pytestmark = pytest.mark.usefixtures("on_the_minute")
         (["x-bootstrap-other"], 1, ["x-bootstrap"]),
     ],
 )
-def test_bootstrap_backs_off(attempts, minutes, expected):
-    finished = (NOW - timedelta(minutes=minutes)).isoformat()
-    fits = [make_fit(name, "Rejected", finished) for name in attempts]
-    assert names(plan(make_cr(), fits, Table(), 5000, NOW)) == expected
+def test_bootstrap_backs_off(attempts, since, expected):
+    assert names(plan([rejected(name, NOW - minutes(since)) for name in attempts])) == expected
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize(
-    ("limit", "others"),
-    [
-        *((1, False), (10, False), (100, False)),
-        *(pytest.param(limit, True, marks=pytest.mark.costly) for limit in (1, 2)),
-    ],
-)
+@pytest.mark.parametrize(("limit", "others"), [(1, False), (10, False), (100, False), (1, True), (2, True)])
 def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(limit, others):
     """Two days in which every first fit is rejected."""
     refit = {"historyLimit": limit} | ({"schedule": "*/20 * * * *"} if others else {})
     now, status, fits, attempts = utc("2026-11-21T00:00"), {}, [], []
     end = now + timedelta(days=2)
     while now < end:
-        planned = plan(make_cr({"refit": status}, refit=refit), fits, Table(), 5000, now)
+        planned = plan(fits, cr=make_cr({"refit": status}, refit=refit), now=now)
         status = planned.refit
         fits = [fit for fit in fits if fit.name not in planned.delete]
-        if made := planned.create:
-            finished = make_fit(
-                made["metadata"]["name"], "Rejected", (now + timedelta(seconds=30)).isoformat()
-            )
-            metadata = finished.metadata.model_copy(
-                update={"annotations": made["metadata"].get("annotations", {})}
-            )
-            fits.append(finished.model_copy(update={"metadata": metadata}))
-            if "bootstrap" in finished.name:
-                attempts.append(now)
+        for name in names(planned):
+            number = planned.create["metadata"].get("annotations", {}).get(contract.ANNOTATION_ATTEMPT)
+            fits.append(rejected(name, now + timedelta(seconds=30), number))
+            attempts += [now] * ("bootstrap" in name)
         assert len(fits) <= limit + 2
-        now += timedelta(minutes=2)
+        now += minutes(2)
     assert len(attempts) == 14
     assert attempts[-1] - attempts[-2] >= timedelta(hours=6)
 
 
 def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept():
-    since = NOW - timedelta(hours=1)
-
     def attempt(name, hours, number):
-        made = make_fit(name, "Rejected", (NOW - timedelta(hours=hours)).isoformat())
-        metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: number}})
-        return made.model_copy(update={"metadata": metadata})
+        return rejected(name, NOW - timedelta(hours=hours), number)
 
-    table = Table(epoch=2, active=make_set("a"), activated_at=since)
-    before = [attempt("x-scale-k4-8", 5, "8"), attempt("x-scale-k3", 4, "1")]
+    before = [attempt("x-scale-k4-8", 5, "8"), attempt("x-scale-k3", 4, "1"), make_fit("a")]
     cr = make_cr(decode={"replicas": 4}, refit={"historyLimit": 1})
-    planned = plan(cr, [*before, make_fit("a")], table, 5000, NOW)
+    planned = plan(before, active("a"), cr)
     assert names(planned) == ["x-scale-k4-9"]
     assert planned.create["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
 
-    failed = [attempt("x-scale-k4-9", 0.5, "4"), make_fit("person", "Rejected", NOW.isoformat())]
-    planned = plan(cr, [*before, make_fit("a"), *failed], table, 5000, NOW)
+    failed = [attempt("x-scale-k4-9", 0.5, "4"), rejected("person", NOW)]
+    planned = plan([*before, *failed], active("a"), cr)
     assert names(planned) == [], "four attempts: 40 minutes"
     assert set(planned.delete) == {"x-scale-k4-8", "x-scale-k3"}
-    later = plan(cr, [*before, make_fit("a"), *failed], table, 5000, NOW + timedelta(minutes=10))
+    later = plan([*before, *failed], active("a"), cr, now=NOW + minutes(10))
     assert later.create["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "5"}
 
 
-@pytest.mark.parametrize("told", ["", "x", "-1", "0", "1e9", "9" * 300, "\u0663", None, 7])
+@pytest.mark.parametrize("told", ["", "x", "-1", "0", "1e9", "9" * 300, "\u0663", 7])
 def test_an_attempt_that_tells_no_number_is_one(told):
-    made = make_fit("x-bootstrap", "Rejected", (NOW - timedelta(minutes=5)).isoformat())
-    metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: told}})
-    fits = [made.model_copy(update={"metadata": metadata})]
-    assert names(plan(make_cr(), fits, Table(), 5000, NOW)) == ["x-bootstrap-2"]
+    assert names(plan([rejected("x-bootstrap", NOW - minutes(5), told)])) == ["x-bootstrap-2"]
 
 
 def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for():
-    back = utc("2026-11-21T12:00")
     fits = [make_fit("x-bootstrap")]
-    table = Table(epoch=2, activated_at=back, reason="RolledBack")
+    assert situation(fits, rolled_back(), drift=State()).regime_since == NOW
 
-    since = situation(fits, table, drift=State()).regime_since
-    assert since == back
-
-    def at(minutes):
-        now = back + timedelta(minutes=minutes)
-        return plan(make_cr(), fits, table, 10**6, now, blocked=(fits[0].accepted_set.digest,))
+    def at(count):
+        return plan(
+            fits, rolled_back(), now=NOW + minutes(count), samples=10**6, blocked=("sha256:x-bootstrap",)
+        )
 
     assert names(at(0)) == names(at(4.9)) == []
-    planned = at(5)
-    assert names(planned) == ["x-bootstrap-2"]
-    assert planned.create["spec"]["since"] == "2026-11-21T12:00:00Z"
+    assert names(at(5)) == ["x-bootstrap-2"]
+    assert at(5).create["spec"]["since"] == "2026-11-21T12:00:00Z"
 
 
 @pytest.mark.parametrize("reason", ["RolledBack", "AckTimeout", "Pinned"])
 def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed_was_made_of(reason):
     """A flood of some hours is over: its set is taken back, and a scheduled fit comes soon after."""
     now = utc("2026-11-22T02:00:30")
-    back = now - timedelta(minutes=10)
-    table = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason=reason)
+    table = active("a", since=now - minutes(10)).but(previous=make_set("b"), reason=reason)
     fits = [make_fit("a", since="2026-11-01T00:00:00Z")]
     state = State(digest="sha256:a", blocked=("sha256:b",))
-    since = situation(fits, table, drift=state).regime_since
-    assert since == back
-    status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
-    planned = plan(make_cr(status, refit=NIGHTLY), fits, table, 9000, now, drift=state)
+    assert situation(fits, table, drift=state).regime_since == table.activated_at
+    planned = nightly("2026-11-22T02:00:30", fits, table, drift=state)
     assert planned.create["spec"]["since"] == "2026-11-22T01:50:30Z"
-    changed = now - timedelta(minutes=2)
-    moved = state.model_copy(update={"drift": Drift(phase="Detected", changed=changed)})
+    changed = now - minutes(2)
+    moved = state.but(drift=Drift(phase="Detected", changed=changed))
     assert situation(fits, table, drift=moved).regime_since == changed, "traffic has changed once more"
     kept = State(digest="sha256:a")
-    other = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason="Accepted")
-    assert situation(fits, other, drift=kept).regime_since == fits[0].spec.since
+    found = situation(fits, table.but(reason="Accepted"), drift=kept).regime_since
+    assert found == fits[0].spec.since
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("kept", [[], ["x-kept"]])
 def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growing_intervals(kept):
-    begin = utc("2026-11-21T12:00")
-    now, fits, blocked, made = begin, [make_fit(name, k=3) for name in kept], [], []
-    table = Table(epoch=2, activated_at=begin, reason="RolledBack")
-    while now < begin + timedelta(days=2):
-        now += timedelta(minutes=1)
-        for name in names(plan(make_cr(), fits, table, 5000, now, blocked=blocked)):
+    now, table = NOW, rolled_back()
+    fits, blocked, made = [make_fit(name, k=3) for name in kept], [], []
+    while now < NOW + timedelta(days=2):
+        now += minutes(1)
+        for name in names(plan(fits, table, now=now, blocked=blocked)):
             made.append(now)
-            finished = make_fit(name, finished=now.isoformat())
-            fits.append(finished)
-            blocked.append(finished.accepted_set.digest)
-            now += timedelta(minutes=6)  # it is active, and on trial
-            table = Table(epoch=2, activated_at=now, reason="RolledBack")
+            fits.append(make_fit(name, finished=now.isoformat()))
+            blocked.append(f"sha256:{name}")
+            now += minutes(6)  # it is active, and on trial
+            table = rolled_back(now)
     assert 10 < len(made) < 16
-    name = fits[-1].name
     assert made[-1] - made[-2] == timedelta(hours=6)
-    after = make_fit("x-good", finished=now.isoformat())
-    lost = make_fit(f"{name}9", finished=(now + timedelta(minutes=1)).isoformat())
-    planned = plan(
-        make_cr(),
-        [*fits, after, lost],
-        Table(epoch=3, activated_at=now + timedelta(minutes=2), reason="RolledBack"),
-        5000,
-        now + timedelta(minutes=7),
-        blocked=[*blocked, lost.accepted_set.digest],
-    )
+    lost = f"{fits[-1].name}9"
+    fits += [
+        make_fit("x-good", finished=now.isoformat()),
+        make_fit(lost, finished=(now + minutes(1)).isoformat()),
+    ]
+    table = rolled_back(now + minutes(2)).but(epoch=3)
+    planned = plan(fits, table, now=now + minutes(7), blocked=[*blocked, f"sha256:{lost}"])
     assert planned.create is not None, "a set that was kept begins anew"
 
 
 def test_after_a_first_set_that_routers_refuse_there_is_another():
-    fits = [make_fit("x-bootstrap", finished=(NOW - timedelta(minutes=4)).isoformat())]
+    fits = [make_fit("x-bootstrap", finished=(NOW - minutes(4)).isoformat())]
     blocked = ("sha256:x-bootstrap",)
-    assert names(plan(make_cr(), fits, Table(), 5000, NOW, blocked=blocked)) == []
-    assert names(plan(make_cr(), fits, Table(), 5000, NOW + timedelta(minutes=1), blocked=blocked)) == [
-        "x-bootstrap-2"
-    ]
+    assert names(plan(fits, blocked=blocked)) == []
+    assert names(plan(fits, blocked=blocked, now=NOW + minutes(1))) == ["x-bootstrap-2"]
 
 
 def test_after_a_roll_back_to_no_set_older_ones_are_no_reason_to_wait():
-    back = utc("2026-11-21T12:00")
     fits = [make_fit("old", finished="2026-11-01T10:00:00Z"), make_fit("x-bootstrap-7")]
-    table = Table(epoch=2, activated_at=back, reason="RolledBack")
-    planned = plan(
-        make_cr(), fits, table, 5000, back + timedelta(minutes=6), blocked=("sha256:x-bootstrap-7",)
-    )
+    planned = plan(fits, rolled_back(), now=NOW + minutes(6), blocked=("sha256:x-bootstrap-7",))
     assert names(planned) == ["x-bootstrap-8"]
