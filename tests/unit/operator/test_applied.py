@@ -36,40 +36,15 @@ MANIFEST = {
         },
     },
 }
-LIVE = {
-    "metadata": {
-        "name": "x",
-        "namespace": "ns",
-        "labels": {"a": "1", "others": "too"},
-        "ownerReferences": [{"uid": "u", "name": "x"}],
-    },
-    "spec": {
-        "replicas": 2,
-        "revisionHistoryLimit": 10,
-        "selector": {"matchLabels": {"a": "1"}},
-        "finalizers": ["f"],
-        "template": {
-            "spec": {
-                "restartPolicy": "Always",
-                "nodeSelector": {"zone": "a", "disk": "b"},
-                "containers": [
-                    {
-                        "name": "c",
-                        "args": ["--x"],
-                        "terminationMessagePath": "/dev",
-                        "ports": [{"containerPort": 1, "protocol": "TCP"}],
-                        "env": [
-                            {
-                                "name": "E",
-                                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
-                            }
-                        ],
-                    }
-                ],
-            }
-        },
-    },
-}
+LIVE = deepcopy(MANIFEST)
+"""As the API server has it, with what others and defaults have added."""
+del LIVE["metadata"]["annotations"], LIVE["spec"]["paused"]
+LIVE["metadata"]["labels"]["others"] = "too"
+LIVE["spec"]["revisionHistoryLimit"] = 10
+LIVE["spec"]["template"]["spec"]["restartPolicy"] = "Always"
+(_engine,) = LIVE["spec"]["template"]["spec"]["containers"]
+_engine["terminationMessagePath"] = "/dev"
+_engine["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
 CONTAINER = {
     ".": {},
     "f:name": {},
@@ -123,8 +98,8 @@ def test_without_managed_fields_nothing_is_certain():
     assert not is_as_applied(LIVE, MANIFEST, "me")
 
 
-def container(spec):
-    return spec["template"]["spec"]["containers"][0]
+def container(made):
+    return made["spec"]["template"]["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +116,11 @@ def container(spec):
         lambda made: made["spec"]["finalizers"].append("g"),
         lambda made: made["spec"]["template"]["spec"]["nodeSelector"].pop("disk"),
         lambda made: made["spec"]["template"]["spec"].update(containers=[]),
-        lambda made: container(made["spec"]).update(name="d"),
-        lambda made: container(made["spec"])["args"].append("--y"),
-        lambda made: container(made["spec"])["ports"][0].pop("protocol"),
-        lambda made: container(made["spec"])["env"][0].update(valueFrom={"fieldRef": {"fieldPath": "other"}}),
-        lambda made: container(made["spec"])["env"][0].update(valueFrom={"secretKeyRef": {"key": "k"}}),
+        lambda made: container(made).update(name="d"),
+        lambda made: container(made)["args"].append("--y"),
+        lambda made: container(made)["ports"][0].pop("protocol"),
+        lambda made: container(made)["env"][0].update(valueFrom={"fieldRef": {"fieldPath": "other"}}),
+        lambda made: container(made)["env"][0].update(valueFrom={"secretKeyRef": {"key": "k"}}),
     ],
 )
 def test_a_manifest_that_says_something_else_is_applied(change):

@@ -10,7 +10,7 @@ from eldr_operator.conditions import Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec
 from eldr_operator.workloads import gaps
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
-from tests.unit.operator.builders import NOW
+from tests.unit.operator.builders import NOW, ago
 from tests.unit.operator.test_rollout import QUOTA, asking, deployment, running, waiting
 
 PATIENCE = timedelta(seconds=60)
@@ -24,6 +24,14 @@ def stateful_set(revision, *, replicas=1, ready=1, gap=None, partition=0):
         "spec": {"replicas": replicas, "updateStrategy": strategy},
         "status": {"readyReplicas": ready},
     }
+
+
+def partition(made):
+    return made["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
+
+
+def announced(made):
+    return made["metadata"]["annotations"].get(gaps.ANNOTATION_GAP)
 
 
 def rolling(revision="new", *, replicas=3, ready=3, updated=3, current="b", observed=2):
@@ -40,6 +48,9 @@ def rolling(revision="new", *, replicas=3, ready=3, updated=3, current="b", obse
     return live
 
 
+WANTED = stateful_set("new")
+
+
 @pytest.mark.parametrize(
     "live",
     [
@@ -52,22 +63,21 @@ def rolling(revision="new", *, replicas=3, ready=3, updated=3, current="b", obse
     ids=["told of no rollout yet", "not seen yet", "under way", "going back", "one of two serves"],
 )
 def test_scaled_to_one_in_the_middle_of_a_rollout_all_stay_until_it_is_over(live):
-    wanted = stateful_set("new")
-    kept = gaps.kept_up(wanted, live, [waiting(NOW - PATIENCE + timedelta(seconds=1))], NOW)
+    kept = gaps.kept_up(WANTED, live, [waiting(59)], NOW)
     assert kept["spec"]["replicas"] == live["spec"]["replicas"]
-    assert kept | {"spec": kept["spec"] | {"replicas": 1}} == wanted
+    assert kept | {"spec": kept["spec"] | {"replicas": 1}} == WANTED
 
 
 @pytest.mark.parametrize(
     ("wanted", "live"),
     [
-        (stateful_set("new"), None),
-        (stateful_set("new"), rolling()),
-        (stateful_set("new"), rolling(current="a", replicas=1)),
-        (stateful_set("new"), rolling(current="a", ready=0)),
+        (WANTED, None),
+        (WANTED, rolling()),
+        (WANTED, rolling(current="a", replicas=1)),
+        (WANTED, rolling(current="a", ready=0)),
         (stateful_set("new", replicas=2), rolling(current="a")),
         (stateful_set("new", partition=1), rolling(current="a")),
-        (stateful_set("new"), stateful_set("new", replicas=3, ready=0)),
+        (WANTED, stateful_set("new", replicas=3, ready=0)),
     ],
     ids=["none", "over", "one already", "nobody serves", "two stay", "paused", "no status"],
 )
@@ -77,33 +87,28 @@ def test_nobody_stays_longer_than_that(wanted, live):
 
 @pytest.mark.parametrize(("seconds", "is_kept"), [(59, True), (60, False), (None, True)])
 def test_where_a_rollout_waits_for_pods_that_are_refused_scaling_to_one_goes_on(seconds, is_kept):
-    wanted, live = stateful_set("new"), rolling(current="a", replicas=2, ready=1)
-    refusal = Refusal("exceeded quota", None if seconds is None else NOW - timedelta(seconds=seconds))
-    assert (gaps.kept_up(wanted, live, [], NOW, refusal) is not wanted) == is_kept
+    live = rolling(current="a", replicas=2, ready=1)
+    refusal = Refusal("exceeded quota", None if seconds is None else ago(seconds))
+    assert (gaps.kept_up(WANTED, live, [], NOW, refusal) is not WANTED) == is_kept
 
 
 def test_where_a_rollout_waits_for_a_pod_without_a_node_scaling_to_one_goes_on_and_announces_the_gap():
-    wanted, live = stateful_set("new"), rolling(current="a", replicas=2, ready=1)
-    pods = [running(labels={LABEL_REVISION: "old"}), waiting(NOW - PATIENCE, labels={LABEL_REVISION: "new"})]
-    made = gaps.announced(gaps.kept_up(wanted, live, pods, NOW), live, pods, NOW)
+    live = rolling(current="a", replicas=2, ready=1)
+    pods = [running(labels={LABEL_REVISION: "old"}), waiting(60, labels={LABEL_REVISION: "new"})]
+    made = gaps.announced(gaps.kept_up(WANTED, live, pods, NOW), live, pods, NOW)
     assert (made["spec"]["replicas"], partition(made)) == (1, 1)
-    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(NOW + PATIENCE)
-
-
-def partition(made):
-    return made["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
+    assert announced(made) == clock.stamp(NOW + PATIENCE)
 
 
 def test_the_only_decode_pod_waits_from_the_change_on():
-    made = gaps.announced(stateful_set("new"), stateful_set("old"), [], NOW)
+    made = gaps.announced(WANTED, stateful_set("old"), [], NOW)
     assert partition(made) == 1
-    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(NOW + PATIENCE)
+    assert announced(made) == clock.stamp(NOW + PATIENCE)
     live = made | {"status": {"readyReplicas": 1}}
     later = NOW + PATIENCE - timedelta(seconds=1)
-    assert gaps.announced(stateful_set("new"), live, [], later) == made, "it is counted from the change"
+    assert gaps.announced(WANTED, live, [], later) == made, "it is counted from the change"
     assert gaps.begins_at(DecodeRolloutSpec(), live, [], later) == NOW + PATIENCE
-    wanted = stateful_set("new")
-    assert gaps.announced(wanted, live, [], NOW + PATIENCE) is wanted
+    assert gaps.announced(WANTED, live, [], NOW + PATIENCE) is WANTED
     assert gaps.begins_at(DecodeRolloutSpec(), live, [], NOW + PATIENCE) is None
     assert partition(gaps.announced(stateful_set("third"), live, [], later)) == 1, (
         "another change is announced anew"
@@ -112,23 +117,22 @@ def test_the_only_decode_pod_waits_from_the_change_on():
 
 def test_a_clock_that_was_ahead_keeps_nobody_waiting():
     live = stateful_set("new", gap=NOW + timedelta(hours=1), partition=1)
-    made = gaps.announced(stateful_set("new"), live, [], NOW)
-    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(NOW + PATIENCE)
+    made = gaps.announced(WANTED, live, [], NOW)
+    assert announced(made) == clock.stamp(NOW + PATIENCE)
 
 
 @pytest.mark.parametrize(
     "live",
     [
         None,
-        stateful_set("new"),
+        WANTED,
         stateful_set("old", ready=0),
         stateful_set("old") | {"metadata": {}},
         stateful_set("old") | {"status": {}},
     ],
 )
 def test_nobody_waits_where_no_engine_would_go(live):
-    wanted = stateful_set("new")
-    assert gaps.announced(wanted, live, [], NOW) is wanted
+    assert gaps.announced(WANTED, live, [], NOW) is WANTED
 
 
 def test_of_several_decode_pods_others_serve():
@@ -152,16 +156,14 @@ def test_of_several_decode_pods_others_serve():
     ],
 )
 def test_the_only_prefill_pod_makes_room_after_the_patience(spec, live, pod, is_told):
-    since = NOW - timedelta(seconds=20)
     live = deployment(**{"surge": 1, "replicas": 1, **live})
-    found = gaps.begins_at(PrefillRolloutSpec(**spec), live, [waiting(since, **pod), running()], NOW)
-    assert found == (since + PATIENCE if is_told else None)
+    found = gaps.begins_at(PrefillRolloutSpec(**spec), live, [waiting(20, **pod), running()], NOW)
+    assert found == (ago(20) + PATIENCE if is_told else None)
 
 
 @pytest.mark.parametrize(("gpus", "is_told"), [("1", True), ("2", False)])
 def test_the_only_prefill_pod_makes_room_in_a_quota_too(gpus, is_told):
-    since = NOW - timedelta(seconds=20)
     live = deployment(surge=1, replicas=1)
     live["spec"]["template"] = {"spec": asking(gpus)}
-    found = gaps.begins_at(PrefillRolloutSpec(), live, [running()], NOW, Refusal(QUOTA, since))
-    assert found == (since + PATIENCE if is_told else None)
+    found = gaps.begins_at(PrefillRolloutSpec(), live, [running()], NOW, Refusal(QUOTA, ago(20)))
+    assert found == (ago(20) + PATIENCE if is_told else None)

@@ -5,20 +5,21 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator import clock
-from eldr_operator.conditions import Refusal
+from eldr_operator.conditions import NOT_REFUSED, Refusal
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
 from eldr_operator.workloads.roles import Wanted
-from tests.unit.operator.builders import NOW
+from tests.unit.operator.builders import NOW, ago
 
 FULL = "0/2 nodes are available: 2 Insufficient amd.com/gpu. preemption: 0/2 nodes are available."
 
 
-def waiting(since, reason="Unschedulable", message=FULL, gpus="1", **metadata):
+def waiting(seconds=3600, reason="Unschedulable", message=FULL, gpus="1", **metadata):
+    """Return a pod that has had no node for so many seconds."""
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-    if since is not None:
-        condition["lastTransitionTime"] = clock.stamp(since)
+    if seconds is not None:
+        condition["lastTransitionTime"] = clock.stamp(ago(seconds))
     return {
         "metadata": {"name": "p", **metadata},
         "spec": asking(gpus),
@@ -45,10 +46,11 @@ def deployment(*, surge, replicas=2, updated=2, existing=2, observed=1):
 
 
 SURGING = deployment(surge=1, replicas=1, existing=2, updated=1)
+PAUSED = {"spec": {"replicas": 2, "paused": True}}
 
 
-def paced(now, *pods, live=None, **spec):
-    made = rollout.of_deployment(PrefillRolloutSpec(**spec), live, pods, now)
+def paced(*pods, live=None, refusal=NOT_REFUSED, **spec):
+    made = rollout.of_deployment(PrefillRolloutSpec(**spec), live, pods, NOW, refusal)
     return made["strategy"]["rollingUpdate"], made["paused"]
 
 
@@ -56,34 +58,38 @@ def bounds(surge, unavailable):
     return {"maxSurge": surge, "maxUnavailable": unavailable}
 
 
+FIRST, AFTER = bounds(1, 0), bounds(0, 1)
+"""A new pod comes first, or after another one has gone."""
+
+
 @pytest.mark.parametrize(
     ("seconds", "reason", "expected"),
     [
-        (59, "Unschedulable", bounds(1, 0)),
-        (60, "Unschedulable", bounds(0, 1)),
-        (3600, "SchedulingGated", bounds(1, 0)),
-        (None, "Unschedulable", bounds(1, 0)),
+        (59, "Unschedulable", FIRST),
+        (60, "Unschedulable", AFTER),
+        (3600, "SchedulingGated", FIRST),
+        (None, "Unschedulable", FIRST),
     ],
 )
 def test_a_pod_without_a_node_makes_others_give_way_after_a_minute(seconds, reason, expected):
-    pod = waiting(None if seconds is None else NOW - timedelta(seconds=seconds), reason)
-    assert paced(NOW, running(), pod, live=SURGING)[0] == expected
+    pod = waiting(seconds, reason)
+    assert paced(running(), pod, live=SURGING)[0] == expected
 
 
 @pytest.mark.parametrize(
     ("live", "expected"),
     [
-        (deployment(surge=0, updated=1), bounds(0, 1)),  # the others still must
-        (deployment(surge=0, existing=1, updated=1), bounds(0, 1)),
-        (deployment(surge=0, observed=0), bounds(0, 1)),
-        (deployment(surge=0), bounds(1, 0)),
-        (deployment(surge=1, updated=1, existing=3), bounds(1, 0)),
-        (deployment(surge="25%"), bounds(1, 0)),
-        ({"metadata": {}, "spec": {}}, bounds(1, 0)),
+        (deployment(surge=0, updated=1), AFTER),  # the others still must
+        (deployment(surge=0, existing=1, updated=1), AFTER),
+        (deployment(surge=0, observed=0), AFTER),
+        (deployment(surge=0), FIRST),
+        (deployment(surge=1, updated=1, existing=3), FIRST),
+        (deployment(surge="25%"), FIRST),
+        ({"metadata": {}, "spec": {}}, FIRST),
     ],
 )
 def test_they_give_way_until_the_rollout_is_over(live, expected):
-    assert paced(NOW, live=live)[0] == expected
+    assert paced(live=live)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -104,9 +110,9 @@ def test_they_give_way_until_the_rollout_is_over(live, expected):
     ],
 )
 def test_nobody_makes_room_for_a_pod_that_would_not_start_in_its_place(pod, makes_room):
-    pod = waiting(NOW - timedelta(hours=1), **pod)
-    assert paced(NOW, pod, running(), live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
-    assert paced(NOW, pod, live=SURGING)[0] == bounds(1, 0), "there is nobody to make room"
+    pod = waiting(**pod)
+    assert paced(pod, running(), live=SURGING)[0] == (AFTER if makes_room else FIRST)
+    assert paced(pod, live=SURGING)[0] == FIRST, "there is nobody to make room"
 
 
 @pytest.mark.parametrize(
@@ -115,15 +121,15 @@ def test_nobody_makes_room_for_a_pod_that_would_not_start_in_its_place(pod, make
 )
 def test_amounts_are_compared_however_they_are_written(wanted, makes_room):
     lacking = "0/2 nodes are available: 2 Insufficient amd.com/gpu, 2 Insufficient memory."
-    new, old = waiting(NOW - timedelta(hours=1), message=lacking), running()
+    new, old = waiting(message=lacking), running()
     for pod, memory in ((new, wanted), (old, "100Gi")):
         pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = memory
-    assert paced(NOW, new, old, live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
+    assert paced(new, old, live=SURGING)[0] == (AFTER if makes_room else FIRST)
 
 
-def still(now, replicas, seconds=3600):
+def still(replicas, seconds):
     live = deployment(surge=0, replicas=replicas, existing=replicas, updated=0)
-    changed = clock.stamp(now - timedelta(seconds=seconds))
+    changed = clock.stamp(ago(seconds))
     live["status"]["conditions"] = [{"type": "Progressing", "status": "True", "lastUpdateTime": changed}]
     return live
 
@@ -151,8 +157,7 @@ def evicted():
     ],
 )
 def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(pods, replicas, seconds, unavailable):
-    pod = waiting(NOW - timedelta(hours=1))
-    found = paced(NOW, *pods, pod, live=still(NOW, replicas, seconds))[0]
+    found = paced(*pods, waiting(), live=still(replicas, seconds))[0]
     assert found == bounds(0, unavailable)
 
 
@@ -180,45 +185,42 @@ def test_a_pod_that_a_full_quota_refuses_makes_another_one_give_way_after_a_minu
 ):
     live = deployment(surge=1, updated=0)
     live["spec"]["template"] = {"spec": asking(gpus)}
-    since = None if seconds is None else NOW - timedelta(seconds=seconds)
-    refusal, spec = Refusal(message, since), PrefillRolloutSpec()
-    made = rollout.of_deployment(spec, live, [running(), running()], NOW, refusal)
-    assert made["strategy"]["rollingUpdate"] == (bounds(0, 1) if makes_room else bounds(1, 0))
-    assert rollout.of_deployment(spec, live, [], NOW, refusal)["strategy"]["rollingUpdate"] == bounds(1, 0)
+    refusal = Refusal(message, None if seconds is None else ago(seconds))
+    found = paced(running(), running(), live=live, refusal=refusal)[0]
+    assert found == (AFTER if makes_room else FIRST)
+    assert paced(live=live, refusal=refusal)[0] == FIRST
 
 
 def test_a_pod_that_has_ended_gives_nothing_free():
-    pod = waiting(NOW - timedelta(hours=1))
-    assert rollout.makes_room_at(None, [pod, running()])
-    assert not rollout.makes_room_at(None, [pod, evicted()])
-    assert paced(NOW, pod, evicted(), live=SURGING)[0] == bounds(1, 0)
+    assert rollout.makes_room_at(None, [waiting(), running()])
+    assert not rollout.makes_room_at(None, [waiting(), evicted()])
+    assert paced(waiting(), evicted(), live=SURGING)[0] == FIRST
 
 
 def test_a_pod_that_runs_has_a_node_whatever_its_scheduler_said():
-    pod = waiting(NOW - timedelta(hours=1))
-    assert rollout.waiting_in_vain([pod, waiting(NOW)], NOW) == 1
+    pod = waiting()
+    assert rollout.waiting_in_vain([pod, waiting(0)], NOW) == 1
     pod["status"]["phase"] = "Running"
     assert rollout.waiting_in_vain([pod], NOW) == 0
 
 
 def test_when_to_look_again():
-    found = rollout.seconds_left(
-        [waiting(NOW - timedelta(seconds=20)), running(), waiting(NOW - timedelta(hours=1))], NOW
-    )
-    assert found == [41.0]
+    assert rollout.seconds_left([waiting(20), running(), waiting()], NOW) == [41.0]
 
 
 def test_fields_that_are_set_are_taken():
-    pod = waiting(NOW - timedelta(hours=1))
-    assert paced(NOW, pod, running(), max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
-    assert paced(NOW, pod, running(), live=SURGING, max_unavailable=3)[0] == bounds(0, 3)
-    assert paced(NOW, max_unavailable=3)[0] == bounds(1, 3)
+    assert paced(waiting(), running(), max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
+    assert paced(waiting(), running(), live=SURGING, max_unavailable=3)[0] == bounds(0, 3)
+    assert paced(max_unavailable=3)[0] == bounds(1, 3)
 
 
-def test_a_deployment_is_paused_once_it_has_pods():
-    assert not paced(NOW, pause="Enabled")[1]
-    assert not paced(NOW, pause="Enabled", live=deployment(surge=1, existing=0, updated=0))[1]
-    assert paced(NOW, pause="Enabled", live=deployment(surge=1))[1]
+def test_a_deployment_is_paused_once_it_has_pods_and_stays_so_without_them():
+    lost = deployment(surge=1, existing=0, updated=0)
+    is_paused = [
+        paced(pause="Enabled", live=live)[1] for live in (None, lost, deployment(surge=1), lost | PAUSED)
+    ]
+    assert is_paused == [False, False, True, True]
+    assert not paced(live=lost | PAUSED)[1]
 
 
 @pytest.mark.parametrize(
@@ -232,14 +234,6 @@ def test_a_stateful_set_keeps_ordinals(spec, partition):
 def stateful_set(updated):
     status = {"observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "updatedReplicas": updated}
     return {"metadata": {"generation": 1}, "spec": {}, "status": status}
-
-
-def test_a_paused_deployment_that_lost_its_pods_stays_paused():
-    lost = deployment(surge=1, replicas=1, existing=0, updated=0)
-    assert paced(NOW, live=lost, pause="Enabled")[1] is False, "it never had any"
-    lost["spec"]["paused"] = True
-    assert paced(NOW, live=lost, pause="Enabled")[1] is True
-    assert paced(NOW, live=lost)[1] is False
 
 
 @pytest.mark.parametrize(
@@ -298,7 +292,7 @@ def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(seconds, hash_, is_
     live = {"spec": {"template": PROBED}, "status": {"updateRevision": "new"}}
     ready = {"type": "Ready", "status": str(is_ready)}
     if seconds is not None:
-        ready["lastTransitionTime"] = clock.stamp(NOW - timedelta(seconds=seconds))
+        ready["lastTransitionTime"] = clock.stamp(ago(seconds))
     created = {"creationTimestamp": clock.stamp(NOW - timedelta(days=3))} if seconds is not None else {}
     labels = {"controller-revision-hash": hash_}
     pod = {"metadata": {"name": "p", "labels": labels, **created}, "status": {"conditions": [ready]}}
@@ -312,7 +306,7 @@ def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(seconds, hash_, is_
 def test_a_rollout_whose_pods_are_refused_ends(refused, is_late):
     live = stateful_set(1) | {"spec": {"template": PROBED}}
     live["status"]["updateRevision"] = "new"
-    refusal = Refusal("exceeded quota", refused and NOW - timedelta(seconds=refused))
+    refusal = Refusal("exceeded quota", refused and ago(refused))
     late = roles.role(Wanted("DecodeReady", 3), live, [], NOW, refusal).late
     assert late == ("no pod has got ready for 900 s: exceeded quota" if is_late else "")
 
@@ -330,8 +324,7 @@ def test_a_rollout_whose_pods_are_refused_ends(refused, is_late):
 )
 def test_what_refused_pods_before_a_rollout_does_not_end_it(refused, begun, moved, since):
     refused_at, begun_at, moved_at, since_at = (
-        seconds and (NOW - timedelta(seconds=seconds)).replace(microsecond=0)
-        for seconds in (refused, begun, moved, since)
+        seconds and ago(seconds) for seconds in (refused, begun, moved, since)
     )
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": moved_at and clock.stamp(moved_at)}
     pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [ready]}}
@@ -341,20 +334,8 @@ def test_what_refused_pods_before_a_rollout_does_not_end_it(refused, begun, move
 
 @pytest.mark.parametrize("status", ["True", "False"])
 def test_a_deployment_tells_itself_why_its_pods_are_refused(status):
-    at = NOW.replace(microsecond=0)
     failure = {"type": "ReplicaFailure", "status": status, "message": "exceeded quota"}
-    failure["lastTransitionTime"] = clock.stamp(at)
-    expected = Refusal("exceeded quota", at) if status == "True" else Refusal()
+    failure["lastTransitionTime"] = clock.stamp(NOW)
+    expected = Refusal("exceeded quota", NOW) if status == "True" else Refusal()
     assert rollout.refusal_of({"status": {"conditions": [failure]}}) == expected
     assert rollout.refusal_of(None) == Refusal()
-
-
-def test_a_deployment_tells_itself_what_does_not_get_ready():
-    condition = {
-        "type": "Progressing",
-        "status": "False",
-        "reason": "ProgressDeadlineExceeded",
-        "message": "late",
-    }
-    live = {"spec": {"template": PROBED}, "status": {"conditions": [condition]}}
-    assert rollout.late(RolloutSpec(), live, [], NOW) == "late"
