@@ -4,12 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
-from tests.unit.operator.builders import NOW
-from tests.unit.operator.drifted import OTHER, SHARES, Life, counts
+from tests.unit.operator.drifted import OTHER, SHARES, Life
 
 MINUTE = timedelta(minutes=1)
 
@@ -159,12 +157,6 @@ def test_the_daily_budget_is_of_the_last_day(drifted):
     assert one.look().fit.number == 3
 
 
-def test_a_budget_of_none_orders_no_fit(drifted):
-    one = drifted(spec={"maxPerDay": 0})
-    assert (one.verdict.reason, one.verdict.fit, one.verdict.wake_at) == ("BudgetSpent", None, None)
-    assert "allows none" in one.verdict.message
-
-
 def test_fits_start_in_the_maintenance_window_only(drifted):
     spec = {
         "maintenanceWindow": {"schedule": "0 3 * * *", "durationMinutes": 90, "timeZone": "Europe/Berlin"}
@@ -177,12 +169,6 @@ def test_fits_start_in_the_maintenance_window_only(drifted):
     assert one.look(1).fit is not None
     assert one.look(89).fit is not None
     assert one.look(1).reason == "OutsideMaintenanceWindow"
-
-
-def test_suspended_fits_are_said_to_be(drifted):
-    one = drifted(suspended=True)
-    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Suspended", None)
-    assert one.look(suspended=False).fit is not None
 
 
 @pytest.mark.parametrize(
@@ -200,25 +186,38 @@ def test_a_maintenance_window_that_cannot_be_read_stays_closed(drifted, wrong):
     assert repr(next(iter(wrong.values()))) in one.verdict.message
 
 
-def test_observing_says_what_it_sees_and_orders_nothing(drifted):
-    one = drifted(spec={"mode": "Observe"})
-    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Observing", None)
-
-
 def test_disabled_judges_nothing(drifted):
     one = drifted(spec={"mode": "Disabled"})
     assert (one.verdict.status, one.verdict.reason) == ("Unknown", "Disabled")
     assert one.state.drift == State().drift
 
 
-def test_a_pinned_set_is_never_refitted(drifted):
-    one = drifted(pinned=True)
-    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Pinned", None)
-    assert one.look(pinned=False).fit is not None
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"spec": {"mode": "Observe"}}, "Observing"),
+        ({"spec": {"maxPerDay": 0}}, "BudgetSpent"),
+        ({"suspended": True}, "Suspended"),
+        ({"pinned": True}, "Pinned"),
+    ],
+)
+def test_what_keeps_drift_from_ordering_a_fit(drifted, options, reason):
+    one = drifted(**options)
+    assert (one.verdict.status, one.verdict.reason) == ("True", reason)
+    assert (one.verdict.fit, one.verdict.wake_at) == (None, None)
+    one.spec = DriftSpec()
+    assert one.look(suspended=False, pinned=False).fit is not None
 
 
-def test_without_a_set_or_a_baseline_nothing_is_known():
-    assert Life(digest=None).verdict.reason == "NoSet"
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("Enabled", "NoSet"), ("Observe", "NoSet"), ("Disabled", "Disabled")]
+)
+def test_without_a_set_nothing_is_known(mode, reason):
+    verdict = Life(digest=None, spec={"mode": mode}).verdict
+    assert (verdict.status, verdict.reason) == ("Unknown", reason)
+
+
+def test_without_a_baseline_nothing_is_known():
     one = Life()
     assert one.window(OTHER, 5, baseline=None).reason == "NoBaseline"
     assert one.verdict.status == "Unknown"
@@ -237,44 +236,13 @@ def test_windows_of_the_set_before_are_not_judged(drifted):
     assert one.state.shown is None
 
 
-def test_the_state_is_small_and_what_was_written_by_another_version_is_read(drifted):
+def test_what_was_written_by_another_version_is_read(drifted):
     one = drifted()
-    text = one.state.model_dump_json()
-    assert len(text) < 2000
-    known = one.state.to_json() | {"laterField": 1}
-    assert State.model_validate(known) == one.state
+    assert State.model_validate(one.state.to_json() | {"laterField": 1}) == one.state
     assert State.model_validate({}) == State()
-
-
-def test_every_state_on_the_way_survives_a_kill():
-    """The same life with an operator that is killed after each look ends in the same state."""
-    steady, killed = Life(), Life()
-    for shares, times in ((SHARES, 8), (OTHER, 25), (SHARES, 6)):
-        for _ in range(times):
-            steady.window(shares)
-            killed.window(shares)
-            killed.state = State.model_validate_json(killed.state.model_dump_json(by_alias=True))
-    assert killed.state == steady.state
-    assert killed.verdict == steady.verdict
 
 
 def test_an_operator_that_lost_the_window_goes_on(drifted):
     one = drifted(windows=5)
     verdict = one.look(window=None)
     assert (verdict.status, verdict.reason) == ("True", "WaitingForRecords")
-
-
-@pytest.mark.parametrize("mode", ["Enabled", "Observe", "Disabled"])
-def test_a_deployment_that_was_never_seen_is_decided_on(mode):
-    from eldr_operator.drift.observation import Observation
-
-    state, verdict = decide(State(), DriftSpec(mode=mode), Observation(digest=None), NOW)
-    assert verdict.status == "Unknown"
-    assert State.model_validate(state.to_json()) == state
-
-
-def test_counts_are_of_the_shares_asked_for():
-    import random
-
-    found = counts(4000, OTHER, random.Random(2))
-    assert found.clusters[0] / 4000 == pytest.approx(0.7, abs=0.03)

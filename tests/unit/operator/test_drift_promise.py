@@ -6,18 +6,11 @@ from dataclasses import replace
 import pytest
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_operator.drift.counts import Baseline, Saving
+from eldr_operator.drift.counts import Saving
 from eldr_operator.drift.decide import RollBack
 from eldr_operator.drift.judge import ON_TRIAL
 from tests.unit.operator.builders import NOW
 from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life, counts
-
-
-def test_a_set_that_keeps_its_promise_stays():
-    one = Life(previous="z")
-    assert one.window(times=ON_TRIAL + 5).roll_back is None
-    assert one.state.promise.windows == ON_TRIAL + 5
-    assert one.state.blocked == ()
 
 
 @pytest.mark.parametrize(("policy", "is_lost"), [(POLICY_ELDR, True), (POLICY_MARGINAL, False)])
@@ -62,35 +55,38 @@ def test_a_barred_set_is_not_what_a_later_one_is_rolled_back_to():
     assert (verdict.roll_back.digest, verdict.roll_back.to) == ("c", None)
 
 
-def test_uncertain_measurements_break_no_promise():
+SMALL = Saving(0.01, 0.004, 5000, batch=3)
+
+
+@pytest.mark.parametrize(
+    ("saving", "predicted", "judged", "kept"),
+    [
+        (GOOD, {}, 10, 10),
+        (Saving(0.052, 0.001, 5000), {}, 10, 10),  # half of it
+        # too uncertain
+        (Saving(0.0, 0.02, 5000), {}, 10, 0),
+        (Saving(0.0, 0.0001, 50), {}, 0, 0),
+        (POOR, {"low": 0.01, "high": 0.19}, 10, 0),
+        # nothing was promised
+        (POOR, {"saving": None, "low": None, "high": None}, 0, 0),
+        (POOR, {"saving": 0.0, "low": -0.1, "high": 0.1}, 0, 0),
+        (POOR, {"saving": 0.02, "low": -0.01, "high": 0.05}, 0, 0),
+        (SMALL, {"batch": 16}, 0, 0),
+    ],
+)
+def test_what_breaks_no_promise(saving, predicted, judged, kept):
     one = Life(previous="z")
-    assert one.window(times=10, saving=Saving(0.0, 0.02, 5000)).roll_back is None
-    assert one.window(times=10, saving=Saving(0.0, 0.0001, 50)).roll_back is None
-    vague = Baseline(one.baseline.counts, 0.1, 0.01, 0.19)
-    assert one.window(times=10, saving=POOR, baseline=vague).roll_back is None
+    baseline = replace(one.baseline, **predicted)
+    assert one.window(times=10, saving=saving, baseline=baseline).roll_back is None
+    assert (one.state.promise.windows, one.state.promise.kept) == (judged, kept)
+    assert one.state.blocked == ()
 
 
-def test_half_of_the_promise_is_kept():
+def test_batches_nearly_as_large_as_predicted_break_it():
     one = Life(previous="z")
-    assert one.window(times=ON_TRIAL, saving=Saving(0.052, 0.001, 5000)).roll_back is None
-    assert one.state.promise.kept == ON_TRIAL
-
-
-def test_small_batches_break_no_promise():
-    one = Life(previous="z")
-    predicted = Baseline(one.baseline.counts, 0.1, 0.08, 0.12, batch=16)
-    small, large = Saving(0.01, 0.004, 5000, batch=3), Saving(0.01, 0.004, 5000, batch=12)
-    assert one.window(times=10, baseline=predicted, saving=small).roll_back is None
-    assert one.state.promise.windows == 0
-    assert one.window(times=3, saving=large).roll_back is not None
-
-
-@pytest.mark.parametrize("baseline", [(None, None, None), (0.0, -0.1, 0.1), (0.02, -0.01, 0.05)])
-def test_who_promised_nothing_breaks_nothing(baseline):
-    one = Life(previous="z")
-    assert (
-        one.window(times=5, saving=POOR, baseline=Baseline(one.baseline.counts, *baseline)).roll_back is None
-    )
+    predicted = replace(one.baseline, batch=16)
+    one.window(times=10, saving=SMALL, baseline=predicted)
+    assert one.window(times=3, saving=replace(SMALL, batch=12)).roll_back is not None
 
 
 def test_what_was_measured_before_the_set_placed_anything_is_not_its_fault():

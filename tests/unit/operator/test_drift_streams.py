@@ -80,14 +80,3 @@ def test_a_change_is_found_within_so_many_requests(fitted, change, within, crowd
     (at,) = course.detected
     assert at > begins
     assert ((requests.times > begins) & (requests.times <= at)).sum() <= within
-
-
-def test_crowds_are_what_they_are_called(fitted):
-    rng = np.random.default_rng(3)
-    found = stream(fitted, lambda _: even(*KNOWN), rate=2.0, seconds=DAY, crowd=BURSTS, rng=rng)
-    assert len(found.times) / DAY == pytest.approx(2.0, rel=0.03)
-    by_hour = np.bincount((found.times // HOUR).astype(int), minlength=24)
-    assert by_hour[12] / by_hour[0] > 5
-    pairs = found.records[1:] == found.records[:-1]
-    alone = stream(fitted, lambda _: even(*KNOWN), rate=2.0, seconds=DAY, crowd=SINGLE, rng=rng)
-    assert pairs.mean() > 1.5 * (alone.records[1:] == alone.records[:-1]).mean()

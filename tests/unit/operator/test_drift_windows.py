@@ -30,131 +30,107 @@ def traffic(router, n, epoch=1, digest="a", clusters=2):
     return Traffic(router, epoch, digest, counts(n, clusters))
 
 
-@pytest.fixture
-def look():
-    """Look at routers every ten seconds; returns the windows."""
+def look(*steps, k=2, seconds=10):
+    """Look every ten seconds at what each router has counted; return the windows.
 
-    def run(*steps, digest="a", k=2, seconds=10, every=10):
-        spec = DriftSpec(window_requests=100, window_seconds=seconds)
-        gathering, found = None, []
-        for index, step in enumerate(steps):
-            active, views = step if isinstance(step, tuple) else (digest, step)
-            at = NOW + timedelta(seconds=every * index)
-            before = gathering and gathering.window
-            gathering = advance(gathering, active, k, views, at, spec=spec)
-            if gathering.window and gathering.window != before:
-                found.append(gathering.window)
-        return found
-
-    return run
+    A step may name the set in use before its routers, and a router its epoch, set and number of clusters after its count.
+    """
+    spec = DriftSpec(window_requests=100, window_seconds=seconds)
+    gathering, found = None, []
+    for index, step in enumerate(steps):
+        active, routers = step if isinstance(step, tuple) else ("a", step)
+        views = [
+            traffic(name, *(told if isinstance(told, tuple) else (told,))) for name, told in routers.items()
+        ]
+        before = gathering and gathering.window
+        at = NOW + timedelta(seconds=10 * index)
+        gathering = advance(gathering, active, k, views, at, spec=spec)
+        if gathering.window and gathering.window != before:
+            found.append(gathering.window)
+    return found
 
 
 def numbers(windows):
     return [window.latest.counts.requests for window in windows]
 
 
-def test_requests_of_all_routers_make_one_window(look):
-    found = look(
-        [traffic("r", 1000), traffic("s", 50)],
-        [traffic("r", 1060), traffic("s", 80)],
-        [traffic("r", 1070), traffic("s", 90)],
-    )
-    assert numbers(found) == [110]
-    assert (found[0].latest.since, found[0].latest.until) == (NOW, NOW + timedelta(seconds=20))
-    assert found[0].latest.counts.similarity[90] == found[0].latest.counts.clusters[0] == 110
+def test_requests_of_all_routers_make_one_window():
+    (found,) = look({"r": 1000, "s": 50}, {"r": 1060, "s": 80}, {"r": 1070, "s": 90})
+    latest = found.latest
+    assert (latest.since, latest.until) == (NOW, NOW + timedelta(seconds=20))
+    assert latest.counts.requests == latest.counts.similarity[90] == latest.counts.clusters[0] == 110
 
 
-def test_a_window_takes_its_time_and_a_full_one_begins_anew(look):
-    steps = [[traffic("r", 200 * index)] for index in range(7)]
-    assert numbers(look(*steps, seconds=30)) == [600, 600]
+def test_a_window_takes_its_time_and_a_full_one_begins_anew():
+    assert numbers(look(*({"r": 200 * index} for index in range(7)), seconds=30)) == [600, 600]
 
 
-def test_what_was_counted_before_a_router_was_first_seen_does_not_count(look):
-    assert look([traffic("r", 0)], [traffic("r", 90), traffic("s", 5000)]) == []
-    assert numbers(look([traffic("r", 0)], [traffic("r", 90), traffic("s", 5000)], [traffic("s", 5010)])) == [
-        100
-    ]
-
-
-def test_a_restarted_router_counts_from_its_own_start(look):
-    assert numbers(look([traffic("old", 500)], [traffic("new", 5)], [traffic("new", 106)])) == [101]
-
-
-def test_a_lost_router_keeps_what_it_said_and_nothing_is_counted_twice_when_it_returns(look):
-    lost = [traffic("r", 0)], [traffic("r", 60)], [], [traffic("r", 90)], [traffic("r", 130)]
-    assert numbers(look(*lost)) == [130]
-
-
-def test_a_router_that_was_away_for_long_begins_anew(look):
+def test_a_router_that_was_away_for_long_begins_anew():
     away = int(FORGET.total_seconds() / 10) + 1
-    steps = [[traffic("r", 0)], *[[]] * away, [traffic("r", 900)], [traffic("r", 1000)]]
-    assert numbers(look(*steps)) == [100]
+    assert numbers(look({"r": 0}, *[{}] * away, {"r": 900}, {"r": 1000})) == [100]
 
 
-def test_routers_with_another_set_are_left_out_until_they_switch(look):
-    found = look(
-        [traffic("r", 700, 1, "a"), traffic("s", 300, 1, "a")],
-        ("b", [traffic("r", 60, 2, "b"), traffic("s", 400, 1, "a")]),
-        ("b", [traffic("r", 70, 2, "b"), traffic("s", 40, 2, "b")]),
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        # what was counted before a router was first seen
+        ([{"r": 0}, {"r": 90, "s": 5000}], []),
+        ([{"r": 0}, {"r": 90, "s": 5000}, {"s": 5010}], [100]),
+        # one that restarts counts from its own start
+        ([{"old": 500}, {"new": 5}, {"new": 106}], [101]),
+        # one that is lost keeps what it said, and nothing is counted twice when it returns
+        ([{"r": 0}, {"r": 60}, {}, {"r": 90}, {"r": 130}], [130]),
+        # the same set in another epoch counts from that epoch
+        ([{"r": 700}, {"r": (120, 3)}], [120]),
+        # numbers that shrink, and sets that disagree
+        ([{"r": 500}, {"r": 400}], []),
+        ([{"r": 0, "s": (0, 1, "a", 3)}, {"r": 60, "s": (200, 1, "a", 3)}, {"r": 100}], [100]),
+        # the same look twice
+        ([{"r": 0}, *[{"r": 99}] * 20], []),
+    ],
+)
+def test_what_counts(steps, expected):
+    assert numbers(look(*steps)) == expected
+
+
+def test_a_set_of_another_number_of_clusters_begins_anew():
+    assert numbers(look({"r": 0}, {"r": (300, 1, "a", 3)}, {"r": (410, 1, "a", 3)}, k=3)) == [110]
+
+
+def test_routers_with_another_set_are_left_out_until_they_switch():
+    (found,) = look(
+        {"r": 700, "s": 300},
+        ("b", {"r": (60, 2, "b"), "s": 400}),
+        ("b", {"r": (70, 2, "b"), "s": (40, 2, "b")}),
     )
-    assert [window.digest for window in found] == ["b"]
-    assert numbers(found) == [110]
+    assert (found.digest, found.latest.counts.requests) == ("b", 110)
 
 
-def test_the_same_set_in_another_epoch_counts_from_that_epoch(look):
-    assert numbers(look([traffic("r", 700)], [traffic("r", 120, epoch=3)])) == [120]
-
-
-def test_numbers_that_shrink_and_sets_that_disagree_count_for_nothing(look):
-    assert look([traffic("r", 500)], [traffic("r", 400)]) == []
-    mixed = look(
-        [traffic("r", 0), traffic("s", 0, clusters=3)],
-        [traffic("r", 60), traffic("s", 200, clusters=3)],
-        [traffic("r", 100)],
-    )
-    assert numbers(mixed) == [100]
-    grown = look([traffic("r", 0)], [traffic("r", 300, clusters=3)], [traffic("r", 410, clusters=3)], k=3)
-    assert numbers(grown) == [110]
-
-
-def test_the_same_look_twice_adds_nothing(look):
-    assert look([traffic("r", 0)], *[[traffic("r", 99)]] * 20) == []
-
-
-def test_windows_together_and_those_before_them_share_none(look):
-    found = look(*[[traffic("r", 100 * index + index * index)] for index in range(8)])
+def test_windows_together_and_those_before_them_share_none():
+    found = look(*({"r": 100 * index + index * index} for index in range(8)))
     assert [window.together(2) is None for window in found] == [True, *[False] * 6]
     assert [window.earlier(2) is None for window in found] == [*[True] * 4, *[False] * 3]
-    last = found[-1]
-    assert last.together(2).counts.requests == sum(numbers(found[-2:]))
-    assert last.earlier(2).counts.requests == sum(numbers(found[-5:-3]))
-    assert (last.together(2).since, last.earlier(2).until) == (
-        NOW + timedelta(seconds=50),
-        NOW + timedelta(seconds=40),
-    )
-
-
-def test_the_first_windows_of_a_regime_are_told_from_the_last_ones(look):
-    found = look(*[[traffic("r", 100 * index + index * index)] for index in range(8)])
+    together, earlier = found[-1].together(2), found[-1].earlier(2)
+    assert together.counts.requests == sum(numbers(found[-2:]))
+    assert earlier.counts.requests == sum(numbers(found[-5:-3]))
+    assert (together.since, earlier.until) == (NOW + timedelta(seconds=50), NOW + timedelta(seconds=40))
+    # the first ones of a regime are told from the last ones
     since = NOW + timedelta(seconds=15)
     assert found[-1].first_since(since, 2).counts.requests == sum(numbers(found[2:4]))
     assert [window.first_since(since, 2) is None for window in found] == [*[True] * 5, False, False]
 
 
-def test_windows_of_the_set_before_are_forgotten(look):
-    steps = [[traffic("r", 100 * index)] for index in range(3)]
-    switched = [("b", [traffic("r", 100 * index, 2, "b")]) for index in range(1, 4)]
-    found = look(*steps, *switched)
+def test_windows_of_the_set_before_are_forgotten():
+    switched = (("b", {"r": (100 * index, 2, "b")}) for index in range(1, 4))
+    found = look(*({"r": 100 * index} for index in range(3)), *switched)
     assert [(window.digest, len(window.spans)) for window in found] == [
-        ("a", 1),
-        ("a", 2),
-        ("b", 1),
-        ("b", 2),
+        *(("a", 1), ("a", 2)),
+        *(("b", 1), ("b", 2)),
     ]
 
 
-def test_windows_are_not_remembered_for_ever(look):
-    found = look(*[[traffic("r", 100 * index)] for index in range(REMEMBERED + 9)])
+def test_windows_are_not_remembered_for_ever():
+    found = look(*({"r": 100 * index} for index in range(REMEMBERED + 9)))
     assert len(found[-1].spans) == REMEMBERED
 
 

@@ -79,20 +79,6 @@ def test_labels_of_namespaces_that_say_nothing_are_refused(given):
     assert f"expected LABEL=VALUE, each label once, got '{given[-1]}'" in done.output
 
 
-def test_the_evaluator_takes_what_is_left_out_for_all():
-    def policy(**rule):
-        spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [rule]}
-        return [{"metadata": {"namespace": "ns"}, "spec": spec}]
-
-    target, stranger = peer(of="x"), peer("other")
-    assert admits(policy(**{"from": []}, ports=[]), stranger, target, ENGINE)
-    assert admits(policy(ports=[{"protocol": "TCP"}]), stranger, target, ENGINE)
-    assert not admits(policy(ports=[{"protocol": "UDP"}]), stranger, target, ENGINE)
-    assert not admits(policy(**{"from": [{"podSelector": {}}]}), stranger, target, ENGINE)
-    nobody = [{"metadata": {"namespace": "ns"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}]
-    assert not admits(nobody, target, target, ENGINE)
-
-
 def test_the_service_of_clients_is_as_the_spec_says():
     clients, decode = network.services(make_cr())
     assert (clients["spec"]["type"], "annotations" in clients["metadata"]) == ("ClusterIP", False)
