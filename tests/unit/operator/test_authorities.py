@@ -18,29 +18,20 @@ from eldr_operator.locality import activation, routers
 from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
 from eldr_operator.locality.routing import Table
-from eldr_operator.models import EldrFit, parse
 from eldr_operator.workloads import router
 from tests.support.clients import authority, issued
-from tests.unit.operator.builders import NOW, make_cr
+from tests.unit.operator.builders import NOW, STATE, ago, make_cr, make_fit
 
-STATE = {
-    "policy": "JSQ",
-    "active": None,
-    "staged": None,
-    "refused": [],
-    "samples": 7,
-    "router": "0a",
-    "counters": {},
-}
 NAME = "x.ns.svc"
 TLS = {"secretName": "qwen3-admin-tls", "authorityConfigMap": "qwen3-ca"}
 
 
 class Maps:
-    """The ConfigMaps of a namespace."""
+    """The ConfigMaps of a namespace, what was read in them, and the time."""
 
     def __init__(self, *signers: Authority) -> None:
-        self.asked, self.error = 0, None
+        self.asked, self.error, self.seconds = 0, None, 0.0
+        self.authorities = Authorities(self, lambda: self.seconds)
         self.holds(*signers)
 
     def holds(self, *signers: Authority) -> None:
@@ -53,17 +44,13 @@ class Maps:
             raise self.error
         return None if self.data is None else {"data": self.data}
 
+    async def trust(self, seconds=0.0):
+        """Return whom to trust so many seconds later."""
+        self.seconds += seconds
+        return await self.authorities.of("ns", "x", "qwen3-ca")
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
+    async def ask(self, seconds=0.0):
+        return await ask(await self.trust(seconds))
 
 
 @pytest.fixture
@@ -78,7 +65,7 @@ async def serve(tmp_path, monkeypatch):
 
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps(STATE).encode()
+        body = json.dumps(STATE | {"samples": 7}).encode()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
         writer.close()
@@ -104,43 +91,31 @@ async def ask(trust) -> RouterView:
     return view
 
 
-async def test_a_certificate_of_the_authority_is_taken_and_others_are_not(serve, signer, tmp_path, clock):
-    other = authority(tmp_path, "other")
-    trust = await Authorities(Maps(signer), clock).of("ns", "x", "qwen3-ca")
+async def test_a_certificate_of_the_authority_is_taken_and_others_are_not(serve, signer, tmp_path):
+    other, maps = authority(tmp_path, "other"), Maps(signer)
     for signed, host, days, problem in (
         (signer, NAME, 30, ""),
-        (other, NAME, 30, "its certificate is refused: unable to get local issuer certificate"),
-        (
-            signer,
-            "y.ns.svc",
-            30,
-            f"its certificate is refused: Hostname mismatch, certificate is not valid for '{NAME}'",
-        ),
-        (signer, NAME, -0.5, "its certificate is refused: certificate has expired"),
+        (other, NAME, 30, "unable to get local issuer certificate"),
+        (signer, "y.ns.svc", 30, f"Hostname mismatch, certificate is not valid for '{NAME}'"),
+        (signer, NAME, -0.5, "certificate has expired"),
         (signer, NAME, 30, ""),
     ):
         serve(signed, host, days)
-        view = await ask(trust)
-        assert (view.problem, view.is_distrusted, view.samples) == (
-            problem,
-            bool(problem),
-            0 if problem else 7,
-        )
+        view = await maps.ask()
+        assert view.problem == (problem and f"its certificate is refused: {problem}")
+        assert (view.is_distrusted, view.samples) == (bool(problem), 0 if problem else 7)
 
 
-async def test_another_authority_is_read_without_a_restart(serve, signer, tmp_path, clock):
+async def test_another_authority_is_read_without_a_restart(serve, signer, tmp_path):
     newer, maps = authority(tmp_path, "newer"), Maps(signer)
-    authorities = Authorities(maps, clock)
     serve(newer)
-    assert (await ask(await authorities.of("ns", "x", "qwen3-ca"))).is_distrusted
+    assert (await maps.ask()).is_distrusted
     maps.holds(signer, newer)
-    assert (await ask(await authorities.of("ns", "x", "qwen3-ca"))).is_distrusted, "not yet"
+    assert (await maps.ask()).is_distrusted, "not yet"
     assert maps.asked == 1
-    clock.now = 30.0
-    assert not (await ask(await authorities.of("ns", "x", "qwen3-ca"))).problem
-    before = await authorities.of("ns", "x", "qwen3-ca")
-    clock.now = 60.0
-    assert await authorities.of("ns", "x", "qwen3-ca") == before, "what has not changed is not read anew"
+    assert not (await maps.ask(30)).problem
+    before = await maps.trust()
+    assert await maps.trust(30) == before, "what has not changed is not read anew"
     assert maps.asked == 3
 
 
@@ -152,10 +127,10 @@ async def test_another_authority_is_read_without_a_restart(serve, signer, tmp_pa
         ({"ca.crt": "-----BEGIN"}, "ConfigMap qwen3-ca, ca.crt: expected certificates in PEM"),
     ],
 )
-async def test_an_authority_that_is_missing(data, problem, clock):
+async def test_an_authority_that_is_missing(data, problem):
     maps = Maps()
     maps.data = data
-    view = await ask(await Authorities(maps, clock).of("ns", "x", "qwen3-ca"))
+    view = await maps.ask()
     assert (view.problem, view.is_distrusted) == (problem, True)
 
 
@@ -163,25 +138,24 @@ async def test_an_authority_that_is_missing(data, problem, clock):
     ("error", "told"),
     [(ApiError(403, "Forbidden", "no"), "status 403"), (ApiUnavailableError("away"), "no answer")],
 )
-async def test_an_authority_that_cannot_be_read_stays_as_it_was(signer, clock, error, told):
+async def test_an_authority_that_cannot_be_read_stays_as_it_was(signer, error, told):
     maps = Maps(signer)
     maps.error = error
-    authorities = Authorities(maps, clock)
-    found = await authorities.of("ns", "x", "qwen3-ca")
+    found = await maps.trust()
     assert (found.context, found.problem) == (None, f"ConfigMap qwen3-ca cannot be read ({told})")
-    clock.now, maps.error = 30.0, None
-    good = await authorities.of("ns", "x", "qwen3-ca")
-    clock.now, maps.error = 60.0, error
-    assert await authorities.of("ns", "x", "qwen3-ca") == good
+    maps.error = None
+    good = await maps.trust(30)
+    maps.error = error
+    assert await maps.trust(30) == good
 
 
-async def test_where_nobody_says_whom_to_trust_every_certificate_is_taken(serve, signer, clock):
+async def test_where_nobody_says_whom_to_trust_every_certificate_is_taken(serve, signer):
     """Pods from before the field was removed; plain HTTP proves no more."""
     serve(signer, "elsewhere")
-    assert not (await ask(await Authorities(None, clock).of("ns", "x", ""))).problem
+    assert not (await ask(await Authorities(None).of("ns", "x", ""))).problem
 
 
-async def test_a_router_that_speaks_no_tls_where_its_pod_says_so(signer, clock, monkeypatch):
+async def test_a_router_that_speaks_no_tls_where_its_pod_says_so(signer, monkeypatch):
     async def answer(reader, writer):
         await reader.read(100)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -189,78 +163,70 @@ async def test_a_router_that_speaks_no_tls_where_its_pod_says_so(signer, clock, 
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         monkeypatch.setattr(routers.contract, "PORT_ADMIN", server.sockets[0].getsockname()[1])
-        view = await ask(await Authorities(Maps(signer), clock).of("ns", "x", "qwen3-ca"))
+        view = await Maps(signer).ask()
     assert (view.problem, view.is_distrusted) == ("TLS with it fails: wrong version number", True)
 
 
-async def test_polls_tell_a_refused_certificate_at_once(serve, signer, tmp_path, clock):
+async def test_polls_tell_a_refused_certificate_at_once(serve, signer):
     serve(signer)
     woken = asyncio.Event()
     async with routers.session() as client:
         fetch = partial(routers.fetch, client)
-        polls = Polls(fetch, lambda _: woken.set(), lambda: NOW, Authorities(Maps(signer), clock))
+        polls = Polls(fetch, lambda _: woken.set(), lambda: NOW, Maps(signer).authorities)
+
+        def problems():
+            seen = polls.latest(("ns", "x"), [POD], "t", "qwen3-ca")
+            return seen and [view.problem for view in seen.views]
+
         try:
-            polls.latest(("ns", "x"), [POD], "t", "qwen3-ca")
+            assert problems() is None
             polls.ask_every(("ns", "x"), 0.01)
             async with asyncio.timeout(30):
                 await woken.wait()
-                assert not polls.latest(("ns", "x"), [POD], "t", "qwen3-ca").views[0].problem
+                assert problems() == [""]
                 woken.clear()
                 serve(signer, NAME, -0.5)
                 await woken.wait()
-            (view,) = polls.latest(("ns", "x"), [POD], "t", "qwen3-ca").views
-            assert "certificate has expired" in view.problem
+            assert problems() == ["its certificate is refused: certificate has expired"]
         finally:
             polls.close()
 
 
 def test_the_condition_says_what_to_do():
-    cr = make_cr(router={"adminTLS": TLS})
-    views = [
-        RouterView(POD, problem="its certificate is refused: certificate has expired", is_distrusted=True)
-    ]
-    unreached = NOW.replace(year=NOW.year - 1)
-    found = activation.decide(cr, [], Table(), views, NOW, unreached_since=unreached).condition
+    problem = "its certificate is refused: certificate has expired"
+    views, cr = [RouterView(POD, problem=problem, is_distrusted=True)], make_cr(router={"adminTLS": TLS})
+    found = activation.decide(cr, [], Table(), views, NOW, unreached_since=ago(3600)).condition
     assert (found.status, found.reason) == ("Unknown", "RoutersUnreachable")
-    assert (
-        f"router r0 (its certificate is refused: certificate has expired); Secret {TLS['secretName']}"
-        in found.message
-    )
-    assert f"needs a certificate for {cr.name}.{cr.namespace}.svc" in found.message
+    assert f"router r0 ({problem}); Secret qwen3-admin-tls needs a certificate for {NAME}" in found.message
     assert "ca.crt of ConfigMap qwen3-ca" in found.message
 
 
-def test_what_pods_and_fits_get():
-    cr, plain = make_cr(router={"adminTLS": TLS}), make_cr()
+def test_what_pods_get():
+    cr = make_cr(router={"adminTLS": TLS})
     made = router.container(cr, "i")
-    given = [
+    assert [arg for arg in made["args"] if "tls" in arg or "authority" in arg] == [
         "--admin-tls-certificate=/etc/eldr/admin-tls/tls.crt",
         "--admin-tls-key=/etc/eldr/admin-tls/tls.key",
         "--admin-authority=/etc/eldr/admin-authority/ca.crt",
     ]
-    assert [arg for arg in made["args"] if arg.startswith(("--admin-tls", "--admin-authority"))] == given
-    assert "--tls-certificate" not in str(made["args"])
     assert made["readinessProbe"]["httpGet"]["scheme"] == "HTTP", "probes ask clients' port"
     mounts = {each["name"]: each["mountPath"] for each in made["volumeMounts"]}
     sources = {each["name"]: each for each in router.volumes(cr)}
     assert sources["admin-tls"]["secret"]["secretName"] == "qwen3-admin-tls"
     assert sources["admin-authority"]["configMap"]["name"] == "qwen3-ca"
-    assert {name: mounts[name] for name in ("admin-tls", "admin-authority")} == {
-        "admin-tls": "/etc/eldr/admin-tls",
-        "admin-authority": "/etc/eldr/admin-authority",
-    }
-    for each, is_secure in ((cr, True), (plain, False)):
-        status = {
-            "podIP": "10.0.0.1",
-            "initContainerStatuses": [{"name": "router", "ready": True}],
-        }
-        labels = {"eldr.dev/router": "true"}
-        pod = {"metadata": {"name": "p", "labels": labels}, "status": status}
-        pod["spec"] = {"initContainers": [router.container(each, "i")]}
-        assert [found.is_secure for found in ready_routers([pod])] == [is_secure]
-    metadata = {"name": "f", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-11-01T00:00:00Z"}
-    fit = parse(EldrFit, {"metadata": metadata, "spec": {"deploymentRef": {"name": "x"}}})
-    pod = fit_job(cr, fit, "i")["spec"]["template"]["spec"]
-    assert "--admin-authority=/etc/eldr/admin-authority/ca.crt" in pod["containers"][0]["args"]
-    assert pod["volumes"][1]["configMap"]["name"] == "qwen3-ca"
-    assert "admin-authority" not in str(fit_job(plain, fit, "i"))
+    for name in ("admin-tls", "admin-authority"):
+        assert mounts[name] == f"/etc/eldr/{name}"
+
+
+@pytest.mark.parametrize(("spec", "is_secure"), [({"adminTLS": TLS}, True), ({}, False)])
+def test_pods_and_fits_know_how_to_ask(spec, is_secure):
+    cr = make_cr(router=spec)
+    status = {"podIP": "10.0.0.1", "initContainerStatuses": [{"name": "router", "ready": True}]}
+    pod = {"metadata": {"name": "p", "labels": {"eldr.dev/router": "true"}}, "status": status}
+    pod["spec"] = {"initContainers": [router.container(cr, "i")]}
+    assert [found.is_secure for found in ready_routers([pod])] == [is_secure]
+    fit = fit_job(cr, make_fit("f", "Pending"), "i")["spec"]["template"]["spec"]
+    asked = "--admin-authority=/etc/eldr/admin-authority/ca.crt"
+    assert (asked in fit["containers"][0]["args"]) == is_secure
+    volumes = [each["configMap"]["name"] for each in fit["volumes"] if "configMap" in each]
+    assert volumes == ["qwen3-ca"] * is_secure

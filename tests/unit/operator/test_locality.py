@@ -6,51 +6,56 @@ from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.step_time import status
 from tests.unit.operator.builders import POD, STATE, make_cr
 
+STEP_TIME = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
+"""GPT-OSS-120B's."""
+
 
 def view(share=None, error=0.02, **step_time):
     told = None if share is None else {"expert_share": share, "expert_share_error": error, **step_time}
     return RouterView.of(POD, {**STATE, "step_time": told})
 
 
-STEP_TIME = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
-"""GPT-OSS-120B's."""
+def shown(*views, before=None):
+    """Return what the status tells, after what it told before."""
+    return status(make_cr({"locality": before} if before else {}), views)
 
 
-def shown_before(make_cr, *views):
-    return make_cr().model_copy(update={"status": {"locality": status(make_cr(), views)}})
+BEFORE = shown(view(0.4, **STEP_TIME))
+
+
+def fixed(told):
+    return told["stepTime"]["fixedMilliseconds"]
 
 
 def test_nothing_is_said_before_something_is_known():
-    assert status(make_cr(), [view(), view(0.4, error=0.3)]) == {}
+    assert shown(view(), view(0.4, error=0.3)) == {}
 
 
 def test_the_median_of_the_routers_is_told():
-    told = status(make_cr(), [view(0.41), view(0.39), view(0.9), view()])
+    told = shown(view(0.41), view(0.39), view(0.9), view())
     assert told["expertSharePercent"] == 41
     assert "41 % of a decode step" in told["message"]
 
 
 def test_who_gains_nothing_is_told_so():
-    assert "next to nothing" in status(make_cr(), [view(0.03)])["message"]
+    assert "next to nothing" in shown(view(0.03))["message"]
 
 
 @pytest.mark.parametrize(("share", "percent"), [(0.44, 40), (0.45, 45), (0.36, 40), (None, 40)])
 def test_small_changes_are_no_news(share, percent):
-    before = status(make_cr(), [view(0.4)])
-    cr = make_cr().model_copy(update={"status": {"locality": before}})
-    after = status(cr, [view(share)])
+    before = shown(view(0.4))
+    after = shown(view(share), before=before)
     assert after["expertSharePercent"] == percent
     assert (after == before) == (percent == 40)
 
 
 def test_a_router_of_before_tells_no_step_time():
-    assert RouterView.of(POD, STATE).expert_share is None
-    assert RouterView.of(POD, STATE).step_time is None
+    found = RouterView.of(POD, STATE)
+    assert (found.expert_share, found.step_time) == (None, None)
 
 
 def test_the_step_time_is_told():
-    told = status(make_cr(), [view(0.4, **STEP_TIME)])
-    assert told["stepTime"] == {
+    assert BEFORE["stepTime"] == {
         "fixedMilliseconds": "4.18",
         "microsecondsPerExpert": "9.78",
         "microsecondsPerRequest": "31.8",
@@ -59,14 +64,12 @@ def test_the_step_time_is_told():
 
 
 def test_the_step_time_is_that_of_the_router_in_the_middle():
+    """One step-time model that fits together, not a median of each constant."""
     views = [
-        view(share, **STEP_TIME | {"fixed": fixed})
-        for share, fixed in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
+        view(share, **STEP_TIME | {"fixed": seconds})
+        for share, seconds in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
     ]
-    told = status(make_cr(), [*views, view(0.1), view(), view(0.2, error=0.3, **STEP_TIME)])
-    assert told["stepTime"]["fixedMilliseconds"] == "2", (
-        "one step-time model that fits together, not a median of each constant"
-    )
+    assert fixed(shown(*views, view(0.1), view(), view(0.2, error=0.3, **STEP_TIME))) == "2"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +80,7 @@ def test_the_step_time_is_that_of_the_router_in_the_middle():
     ],
 )  # fmt: skip
 def test_three_digits_and_no_exponent(constant, text):
-    told = status(make_cr(), [view(0.4, **STEP_TIME | {"fixed": constant})])
-    assert told["stepTime"]["fixedMilliseconds"] == text
+    assert fixed(shown(view(0.4, **STEP_TIME | {"fixed": constant}))) == text
 
 
 @pytest.mark.parametrize(
@@ -99,19 +101,17 @@ def test_three_digits_and_no_exponent(constant, text):
     ],
 )
 def test_small_changes_of_the_step_time_are_no_news(change, is_news):
-    cr = shown_before(make_cr, view(0.4, **STEP_TIME))
-    after = status(cr, [view(0.41, **STEP_TIME | change)])
-    assert (after != cr.status["locality"]) == is_news
+    assert (shown(view(0.41, **STEP_TIME | change), before=BEFORE) != BEFORE) == is_news
 
 
 def test_a_step_time_does_not_creep_away_unseen():
-    cr, fixed, writes = shown_before(make_cr, view(0.4, **STEP_TIME)), STEP_TIME["fixed"], 0
+    seconds, before, writes = STEP_TIME["fixed"], BEFORE, 0
     for _ in range(100):
-        fixed *= 1.01
-        after = status(cr, [view(0.4, **STEP_TIME | {"fixed": fixed})])
-        writes += after != cr.status["locality"]
-        cr = make_cr().model_copy(update={"status": {"locality": after}})
-    assert float(after["stepTime"]["fixedMilliseconds"]) == pytest.approx(fixed * 1e3, rel=0.1)
+        seconds *= 1.01
+        after = shown(view(0.4, **STEP_TIME | {"fixed": seconds}), before=before)
+        writes += after != before
+        before = after
+    assert float(fixed(after)) == pytest.approx(seconds * 1e3, rel=0.1)
     assert 5 <= writes <= 25
 
 
@@ -123,19 +123,18 @@ def test_a_step_time_does_not_creep_away_unseen():
     ],
 )  # fmt: skip
 def test_a_step_time_that_is_none_is_not_told(step_time):
-    assert "stepTime" not in status(make_cr(), [view(0.4, **step_time)])
-    cr = shown_before(make_cr, view(0.4, **STEP_TIME))
-    assert status(cr, [view(0.4, **step_time)]) == cr.status["locality"], "what was known last stays"
+    assert "stepTime" not in shown(view(0.4, **step_time))
+    assert shown(view(0.4, **step_time), before=BEFORE) == BEFORE, "what was known last stays"
 
 
-@pytest.mark.parametrize("before", [{}, {"fixedMilliseconds": "x"}, {"fixedMilliseconds": "1"}, None])
-def test_a_step_time_that_somebody_wrote_by_hand_is_replaced(before):
-    cr = make_cr().model_copy(update={"status": {"locality": {"expertSharePercent": 40, "stepTime": before}}})
-    assert status(cr, [view(0.4, **STEP_TIME)])["stepTime"]["fixedMilliseconds"] == "4.18"
+@pytest.mark.parametrize("told", [{}, {"fixedMilliseconds": "x"}, {"fixedMilliseconds": "1"}, None])
+def test_a_step_time_that_somebody_wrote_by_hand_is_replaced(told):
+    before = {"expertSharePercent": 40, "stepTime": told}
+    assert fixed(shown(view(0.4, **STEP_TIME), before=before)) == "4.18"
 
 
 def test_a_step_time_of_all_zeros_divides_by_nothing():
-    nothing = dict.fromkeys(("fixed", "per_expert", "per_request"), 0.0)
-    cr = shown_before(make_cr, view(0.0, **nothing, windows=1))
-    assert status(cr, [view(0.0, **nothing, windows=1)]) == cr.status["locality"]
-    assert status(cr, [view(0.0, **STEP_TIME)])["stepTime"]["fixedMilliseconds"] == "4.18"
+    nothing = view(0.0, fixed=0.0, per_expert=0.0, per_request=0.0, windows=1)
+    before = shown(nothing)
+    assert shown(nothing, before=before) == before
+    assert fixed(shown(view(0.0, **STEP_TIME), before=before)) == "4.18"

@@ -16,22 +16,25 @@ from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.builders import NOW, POD, make_cr, make_fit, make_set
 
+NOTHING = Memory()
 ACTIVE, OTHER_SET = "sha256:f", "sha256:g"
 COUNTS = {"similarity": [0] * (SIMILARITY_BINS - 1) + [60], "clusters": [30, 30], "requests": 60}
 
 
-def with_baseline(active, value):
+def seen(memory=NOTHING, fits=(), views=(), **spec):
+    return look(make_cr(**spec), fits, memory, views, None)
+
+
+def with_baseline(value):
     """Return a memory that holds a baseline of the active set, as it is read."""
-    return records.read(
-        Memory, {"table": Table(epoch=2, active=active).to_json(), "baselines": {active.digest: value}}
-    )
+    table = Table(epoch=2, active=make_set("f"))
+    return records.read(Memory, {"table": table.to_json(), "baselines": {ACTIVE: value}})
 
 
 def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it():
-    active = make_set("f")
     for more, known in ({}, None), ({"before": COUNTS}, 60), ({"before": None}, None):
-        before = with_baseline(active, COUNTS | more)
-        found = look(make_cr(), [], before, [], None).baseline
+        before = with_baseline(COUNTS | more)
+        found = seen(before).baseline
         assert found.counts.requests == 60
         assert (found.before and found.before.requests) == known
 
@@ -42,9 +45,8 @@ SAVING = [("saving", value) for value in (10**400, float("nan"), "x", 2, -1e300)
 
 @pytest.mark.parametrize(("field", "value"), [*BEFORE, *SAVING, ("saving_low", 10**400), ("batch", 10**400)])
 def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(field, value):
-    active = make_set("f")
     good = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
-    found = look(make_cr(), [], with_baseline(active, good | {field: value}), [], None).baseline
+    found = seen(with_baseline(good | {field: value})).baseline
     assert found.counts.requests == 60
     shown = {"saving": found.saving, "saving_low": found.low, "batch": found.batch, "before": found.before}
     assert shown.pop(field) is None
@@ -56,14 +58,13 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(field, value):
     "value", [[1], "x", 7, {"requests": 1}, COUNTS | {"similarity": [10**400]}, COUNTS | {"logged": 10**400}]
 )
 def test_a_baseline_without_counts_is_none(value):
-    active = make_set("f")
-    assert look(make_cr(), [], with_baseline(active, value), [], None).baseline is None
+    assert seen(with_baseline(value)).baseline is None
 
 
 def test_what_was_measured_on_the_most_steps_counts():
     def saving(*found):
         views = [RouterView(POD, saving=one) for one in found]
-        return look(make_cr(), [], Memory(), views, None).saving
+        return seen(views=views).saving
 
     assert saving(Saving(0.1, 0.1, 50), None, Saving(0.2, 0.1, 70)) == Saving(0.2, 0.1, 70)
     assert saving(None) is None
@@ -91,7 +92,7 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
         status = {"activeSetDigest": digest, "activeSetRegresses": harms}
         fits.append(fit.model_copy(update={"status": fit.status | status}))
     memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=NOW.replace(hour=10)))
-    found = look(make_cr(), fits, memory, [], None).report
+    found = seen(memory, fits).report
     assert (found and (found.fit, found.harms)) == believed
 
 
@@ -111,10 +112,10 @@ def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(pin, tol
     first = make_fit("first", finished="2026-11-21T10:00:00Z")
     fits = [first, with_set_of(make_fit("again"), first), make_fit("newer"), make_fit("rejected", "Rejected")]
     active = make_set("gone") if pin == "gone" else make_set("first")
-    cr = make_cr(centroids={"pin": pin} if pin else {})
-    seen = look(cr, fits, Memory(table=Table(epoch=2, active=active)), [], None)
-    assert (seen.pinned, seen.chosen) == told
-    nothing = look(cr, fits, Memory(), [], None)
+    spec = {"centroids": {"pin": pin}} if pin else {}
+    found = seen(Memory(table=Table(epoch=2, active=active)), fits, **spec)
+    assert (found.pinned, found.chosen) == told
+    nothing = seen(fits=fits, **spec)
     assert (nothing.pinned, nothing.chosen) == (pin is not None, False)
 
 
@@ -130,7 +131,7 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting():
     passed_over = make_fit("passed-over", finished="2026-11-21T11:00:00Z")
 
     def busy(*fits):
-        return look(make_cr(), fits, before, [], None).busy
+        return seen(before, fits).busy
 
     assert busy(first) is None
     assert busy(first, passed_over) == "passed-over"
@@ -143,9 +144,7 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting():
 def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(name):
     fits, state = [make_fit(name, "Rejected", trigger="Drift")], State()
     for _ in range(5):
-        seen = look(make_cr(), fits, Memory(), [], None)
-        state = records.read(
-            State, json.loads(json.dumps(decide(state, DriftSpec(), seen, NOW)[0].to_json()))
-        )
+        after, _ = decide(state, DriftSpec(), seen(fits=fits), NOW)
+        state = records.read(State, json.loads(json.dumps(after.to_json())))
     assert (state.fits.number, state.fits.fruitless) == (0, 0)
     assert state.fits.finished == fits[0].finished_at, "yet there was one, and it counts for the pause"

@@ -34,11 +34,12 @@ class Routers:
         told = {"samples": self.samples, "problem": self.problem, "refuses_token": self.refuses}
         return [RouterView(pod, **told) for pod in pods]
 
-    async def again(self):
-        self.answered.clear()
-        async with asyncio.timeout(30):
-            await self.answered.wait()
-        await asyncio.sleep(0)
+    async def again(self, times=1):
+        for _ in range(times):
+            self.answered.clear()
+            async with asyncio.timeout(30):
+                await self.answered.wait()
+            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -48,81 +49,89 @@ def routers(monkeypatch):
     return made
 
 
-@pytest.fixture
-def woken():
-    return []
+class Asked:
+    """The routers of one deployment, as its passes see them."""
+
+    def __init__(self):
+        self.woken = []
+        self.polls = Polls(None, self.woken.append, lambda: NOW, Authorities(None))
+
+    def latest(self, *pods, key=KEY, token="t"):
+        return self.polls.latest(key, pods, token)
+
+    def problems(self, *pods):
+        return [view.problem for view in self.latest(*pods).views]
+
+    def every(self, seconds):
+        self.polls.ask_every(KEY, seconds)
 
 
 @pytest.fixture
-async def polls(woken):
-    made = Polls(None, woken.append, lambda: NOW, Authorities(None))
+async def asked():
+    made = Asked()
     yield made
-    made.close()
+    made.polls.close()
 
 
-async def test_nothing_is_known_before_the_first_answer_which_wakes(polls, routers, woken):
-    assert polls.latest(KEY, [POD], "t") is None
+async def test_nothing_is_known_before_the_first_answer_which_wakes(asked, routers):
+    assert asked.latest(POD) is None
     await routers.again()
-    assert woken == [KEY]
-    seen = polls.latest(KEY, [POD], "t")
+    assert asked.woken == [KEY]
+    seen = asked.latest(POD)
     assert ([view.pod for view in seen.views], seen.at) == ([POD], NOW)
     assert routers.asked == [(["r0"], "t")], "a pass asks nobody"
 
 
-async def test_without_routers_there_is_nothing_to_wait_for(polls, routers):
-    assert polls.latest(KEY, [], "t").views == []
+async def test_without_routers_there_is_nothing_to_wait_for(asked, routers):
+    assert asked.latest().views == []
     assert not routers.asked
 
 
-async def test_the_same_answer_wakes_nobody(polls, routers, woken):
-    polls.latest(KEY, [POD], "t")
-    polls.ask_every(KEY, 0.001)
-    await routers.again()
-    await routers.again()
-    assert woken == [KEY]
+async def test_the_same_answer_wakes_nobody(asked, routers):
+    asked.latest(POD)
+    asked.every(0.001)
+    await routers.again(2)
+    assert asked.woken == [KEY]
     routers.samples = 7
-    await routers.again()
-    await routers.again()
-    assert woken == [KEY, KEY]
+    await routers.again(2)
+    assert asked.woken == [KEY, KEY]
 
 
-async def test_a_hung_router_keeps_no_other_deployment_waiting(polls, routers, woken):
+async def test_a_hung_router_keeps_no_other_deployment_waiting(asked, routers):
     routers.hanging = {"r0"}
     for number in range(module.AT_ONCE - 1):
-        assert polls.latest(("n", f"hung-{number}"), [POD], "t") is None
-    assert polls.latest(KEY, [OTHER], "t") is None
+        assert asked.latest(POD, key=("n", f"hung-{number}")) is None
+    assert asked.latest(OTHER) is None
     await routers.again()
-    assert woken == [KEY]
-    assert polls.latest(KEY, [OTHER], "t").views
+    assert asked.woken == [KEY]
+    assert asked.latest(OTHER).views
 
 
-async def test_a_new_router_is_asked_at_once_and_is_a_problem_until_then(polls, routers):
-    polls.latest(KEY, [POD], "t")
+async def test_a_new_router_is_asked_at_once_and_is_a_problem_until_then(asked, routers):
+    asked.latest(POD)
     await routers.again()
-    seen = polls.latest(KEY, [POD, OTHER], "t")
-    assert [view.problem for view in seen.views] == ["", "has not been asked yet"]
+    assert asked.problems(POD, OTHER) == ["", "has not been asked yet"]
     await routers.again()
-    assert [view.problem for view in polls.latest(KEY, [POD, OTHER], "t").views] == ["", ""]
+    assert asked.problems(POD, OTHER) == ["", ""]
 
 
-async def test_a_new_token_is_used_at_once(polls, routers):
-    polls.latest(KEY, [POD], "old")
+async def test_a_new_token_is_used_at_once(asked, routers):
+    asked.latest(POD, token="old")
     await routers.again()
-    polls.latest(KEY, [POD], "new")
+    asked.latest(POD, token="new")
     await routers.again()
     assert routers.asked[-1] == (["r0"], "new")
 
 
-async def test_a_shorter_interval_counts_at_once(polls, routers):
-    polls.latest(KEY, [POD], "t")
-    polls.ask_every(KEY, 3600.0)
+async def test_a_shorter_interval_counts_at_once(asked, routers):
+    asked.latest(POD)
+    asked.every(3600.0)
     await routers.again()
-    polls.ask_every(KEY, 0.001)
-    await routers.again()
-    await routers.again()
+    asked.every(0.001)
+    await routers.again(2)
 
 
-async def test_routers_that_do_not_answer_are_asked_less_and_less(polls, routers, monkeypatch):
+async def test_routers_that_do_not_answer_are_asked_less_and_less(asked, routers, monkeypatch):
     pauses, real = [], SimpleNamespace(**vars(asyncio))
 
     def at_once(pause):
@@ -133,99 +142,94 @@ async def test_routers_that_do_not_answer_are_asked_less_and_less(polls, routers
     monkeypatch.setattr(module.random, "uniform", lambda *_: 1.0)
     monkeypatch.setattr(module, "asyncio", real)
     routers.problem = "does not answer"
-    polls.latest(KEY, [POD], "t")
-    for _ in range(5):
-        await routers.again()
+    asked.latest(POD)
+    await routers.again(5)
     routers.problem = ""
-    await routers.again()
-    await routers.again()
+    await routers.again(2)
     assert pauses[:4] == [10.0, 20.0, 30.0, 30.0]
     assert pauses[-1] == 5.0
 
 
-async def test_a_router_that_misses_an_answer_is_as_it_was(polls, routers, woken):
-    polls.latest(KEY, [POD], "t")
-    polls.ask_every(KEY, 0.001)
+async def test_a_router_that_misses_an_answer_is_as_it_was(asked, routers):
+    asked.latest(POD)
+    asked.every(0.001)
     await routers.again()
     for misses, problem in ((1, ""), (2, ""), (3, "does not answer")):
         routers.problem = "does not answer"
         await routers.again()
-        assert polls.latest(KEY, [POD], "t").views[0].problem == problem, misses
-        if misses == 2:
-            assert woken == [KEY]
+        assert asked.problems(POD) == [problem], misses
+        assert misses == 3 or asked.woken == [KEY]
     routers.problem = ""
     await routers.again()
-    assert polls.latest(KEY, [POD], "t").views[0].problem == ""
+    assert asked.problems(POD) == [""]
 
 
-async def test_the_first_answer_may_be_late(polls, routers, woken, monkeypatch):
+async def test_the_first_answer_may_be_late(asked, routers, monkeypatch):
     look = routers.look
 
-    async def late(*asked):
+    async def late(*_):
         monkeypatch.setattr(module.routers, "look", look)
         routers.asked.append("late")
         return [RouterView(POD, problem="does not answer")]
 
     monkeypatch.setattr(module.routers, "look", late)
-    polls.latest(KEY, [POD], "t")
+    asked.latest(POD)
     await routers.again()
     assert routers.asked[0] == "late"
-    assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [""]
-    assert woken == [KEY]
+    assert asked.problems(POD) == [""]
+    assert asked.woken == [KEY]
 
 
-async def test_a_router_that_refuses_the_token_is_told_at_once(polls, routers):
-    polls.latest(KEY, [POD], "t")
-    polls.ask_every(KEY, 0.001)
+async def test_a_router_that_refuses_the_token_is_told_at_once(asked, routers):
+    asked.latest(POD)
+    asked.every(0.001)
     await routers.again()
     routers.problem, routers.refuses = "answers 401", True
     await routers.again()
-    assert polls.latest(KEY, [POD], "t").views[0].problem == "answers 401"
+    assert asked.problems(POD) == ["answers 401"]
 
 
-async def test_routers_of_a_deployment_that_is_gone_are_left_alone(polls, routers):
-    polls.latest(KEY, [POD], "t")
-    polls.ask_every(KEY, 0.001)
+async def test_routers_of_a_deployment_that_is_gone_are_left_alone(asked, routers):
+    asked.latest(POD)
+    asked.every(0.001)
     await routers.again()
-    polls.forget(KEY)
-    asked = len(routers.asked)
+    asked.polls.forget(KEY)
+    before = len(routers.asked)
     await asyncio.sleep(0.05)
-    assert len(routers.asked) == asked
-    assert polls.latest(KEY, [POD], "t") is None
+    assert len(routers.asked) == before
+    assert asked.latest(POD) is None
 
 
-async def test_routers_that_do_not_answer_for_a_night_are_still_asked(polls, routers, monkeypatch):
+async def test_routers_that_do_not_answer_for_a_night_are_still_asked(asked, routers, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_PAUSE_SECONDS", 0.0)
     routers.problem = "does not answer"
-    polls.latest(KEY, [POD], "t")
-    polls.ask_every(KEY, 1e-6)
+    asked.latest(POD)
+    asked.every(1e-6)
     async with asyncio.timeout(60):
         while len(routers.asked) < 1100:  # 2 to the power of so many is no float
             await asyncio.sleep(0)
 
 
 async def test_an_answer_that_breaks_the_reader_is_a_problem_and_the_next_one_counts(
-    polls, routers, woken, caplog, monkeypatch
+    asked, routers, caplog, monkeypatch
 ):
     look, broken = routers.look, [RuntimeError("a bug"), RuntimeError("a bug")]
 
-    async def breaking(*asked):
+    async def breaking(*told):
         if broken:
             raise broken.pop()
-        return await look(*asked)
+        return await look(*told)
 
     monkeypatch.setattr(module.routers, "look", breaking)
-    polls.latest(KEY, [POD], "t")
+    asked.latest(POD)
     async with asyncio.timeout(30):
-        while not woken:
+        while not asked.woken:
             await asyncio.sleep(0)
     assert "a bug" in caplog.text
-    assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [
-        "cannot be asked (RuntimeError)"
-    ]
-    polls.ask_every(KEY, 0.001)
+    assert asked.problems(POD) == ["cannot be asked (RuntimeError)"]
+    asked.every(0.001)
     await routers.again()
-    assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [""]
+    assert asked.problems(POD) == [""]
 
 
 @pytest.mark.parametrize(
