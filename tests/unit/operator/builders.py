@@ -1,5 +1,6 @@
 """Resources and views of routers, as most tests need them."""
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,14 @@ STATE = {
     "counters": {},
 }
 """The least that a router's state has."""
+
+
+HUGE = 10**400
+ODD = [
+    None, True, -1, 0, 1.5, HUGE, -HUGE, 1e300, math.inf, -math.inf, math.nan, "", "x", "a\0b\ud800", "x" * 100_000, [],
+    [1], [[]], [None], [{}], {}, {"a": {}}, {"digest": 5}, {"digest": "\0"}, [{"digest": [], "reason": {}}],
+]  # fmt: skip
+"""What does not belong where it stands."""
 
 
 def ago(seconds: float) -> datetime:

@@ -22,6 +22,8 @@ DAMAGED = [
     COUNTS | {"clusters": [60]},
     COUNTS | {"clusters": [30, 29]},
     {"similarity": COUNTS["similarity"], "clusters": [0] * (MOST_CLUSTERS + 1) + [60], "requests": 60},
+    COUNTS | {"similarity": [10**400]},
+    COUNTS | {"logged": 10**400},
     {"requests": 5},
     [1],
     "x",

@@ -5,8 +5,6 @@ import math
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
@@ -17,30 +15,12 @@ from eldr_operator.errors import InvalidResourceError
 from eldr_operator.locality import memory
 from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory, Refit
 from eldr_operator.locality.routing import Table
-from tests.unit.operator.builders import NOW, make_cr, make_fit, make_set
+from tests.unit.operator.builders import HUGE, NOW, ODD, make_cr, make_fit, make_set
 
 TIME = "2026-01-01T00:00:00Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ENTRY = {"time": TIME, "fit": "b", "epoch": 3, "reason": "Accepted"}
 BASELINE = Baseline(Counts((*[0] * (SIMILARITY_BINS - 1), 5), (2, 3), 5))
-HUGE = 10**400
-ODD = [
-    None,
-    True,
-    -1,
-    HUGE,
-    1e300,
-    math.inf,
-    math.nan,
-    "x",
-    "a\0\ud800",
-    "x" * 10_000,
-    [1],
-    [[]],
-    [None],
-    [{}],
-    {"a": {}},
-]
 STATE = State(
     digest="sha256:b",
     seen=AT,
@@ -54,30 +34,41 @@ STATE = State(
 )
 
 
-@pytest.fixture
-def live():
-    table = Table(
-        epoch=3,
-        active=make_set("b"),
-        previous=make_set("a"),
-        activated_at=NOW,
-        staged_at=NOW,
-        reason="Accepted",
-    )
-    made = Memory(
-        table=table, history=(Entry(**ENTRY),), refit=Refit(last_fit="b", schedule="0\t3 * * * UTC", next_schedule_time=AT),
-        drift=STATE, day={AT: 0.25}, baselines={"sha256:b": BASELINE}, protective=True,
-    )  # fmt: skip
-    return memory.config_map(make_cr(), made)
+TABLE = Table(
+    epoch=3,
+    active=make_set("b"),
+    previous=make_set("a"),
+    activated_at=NOW,
+    staged_at=NOW,
+    reason="Accepted",
+)
+REFIT = Refit(last_fit="b", schedule="0\t3 * * * UTC", next_schedule_time=AT)
+LIVE = memory.config_map(
+    make_cr(),
+    Memory(
+        table=TABLE,
+        history=(Entry(**ENTRY),),
+        refit=REFIT,
+        drift=STATE,
+        day={AT: 0.25},
+        baselines={"sha256:b": BASELINE},
+        protective=True,
+    ),
+)
+odd = pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
 
 
-def damaged(live, change):
-    told = json.loads(live["data"][KEY])
-    change(told)
-    return live | {"data": live["data"] | {KEY: json.dumps(told)}}
+def damaged(**keys):
+    """Return the ConfigMap with other values of some keys."""
+    told = json.dumps(json.loads(LIVE["data"][KEY]) | keys)
+    return LIVE | {"data": LIVE["data"] | {KEY: told}}
 
 
-def written(make_cr, found):
+def read(status=None, **keys):
+    return memory.read(damaged(**keys), status or {})
+
+
+def written(found):
     """Write it again, as every pass does, so that the API server takes it."""
     text = memory.config_map(make_cr(), found)["data"][KEY]
     assert "\\u0000" not in text
@@ -88,46 +79,44 @@ def written(make_cr, found):
     return told
 
 
-def test_what_is_whole_is_read_whole_and_nothing_is_lost(live):
-    found = memory.read(live, {})
-    assert found.drift == STATE
-    assert found.day == {AT: 0.25}
-    assert memory.config_map(make_cr(), found)["data"] == live["data"]
-    assert memory.lost(live, found) == ()
-    assert memory.lost(None, Memory()) == ()
+def test_what_is_whole_is_read_whole_and_nothing_is_lost():
+    found = memory.read(LIVE, {})
+    assert (found.drift, found.day) == (STATE, {AT: 0.25})
+    assert memory.config_map(make_cr(), found)["data"] == LIVE["data"]
+    assert memory.lost(LIVE, found) == memory.lost(None, Memory()) == ()
 
 
-@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+@odd
 @pytest.mark.parametrize(
     "key",
     [
         "previous", "activatedAt", "stagedAt", "reason", "history", "refit", "drift", "driftDay", "baselines", "protective",
     ],
 )  # fmt: skip
-def test_one_bad_key_loses_only_itself(live, key, value):
-    bad = damaged(live, lambda told: told.update({key: value}))
+def test_one_bad_key_loses_only_itself(key, value):
+    bad = damaged(**{key: value})
     found = memory.read(bad, {})
-    before, after = json.loads(live["data"][KEY]), written(make_cr, found)
+    before, after = json.loads(LIVE["data"][KEY]), written(found)
     assert {name for name in before if before[name] != after[name]} <= {key}
-    if value is not None and key not in {"protective", "reason", "baselines"}:
+    if value and key not in {"protective", "reason", "baselines"}:
         assert memory.lost(bad, found) == (key,)
 
 
-@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+@odd
 @pytest.mark.parametrize("part", [None, "drift", "known", "spread", "shown", "promise", "protection", "fits"])
-def test_one_bad_field_of_drift_loses_only_itself(live, part, value):
+def test_one_bad_field_of_drift_loses_only_itself(part, value):
     whole = STATE.to_json()
     for name in type(STATE if part is None else getattr(STATE, part) or Shown).model_fields:
         alias = {"lost_since": "lostSince"}.get(name, name)
         told = whole | ({alias: value} if part is None else {part: {**whole.get(part, {}), alias: value}})
         found = records.read(State, json.loads(json.dumps(told)))
-        written(make_cr, Memory(drift=found))
+        written(Memory(drift=found))
         for other in State.model_fields:
             if other not in {part, name} or (part is not None and other != part):
                 assert getattr(found, other) == getattr(STATE, other), (name, other)
 
 
-@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+@odd
 def test_what_was_called_otherwise_once_may_be_damaged_too(value):
     for key in ("barred", "blocked"):
         found = records.read(State, STATE.to_json() | {"blocked": [], key: value})
@@ -145,20 +134,18 @@ def test_what_is_reckoned_here_is_as_large_as_it_is():
     assert found.blocked == STATE.blocked
 
 
-def test_a_history_that_grew_is_cut(live):
-    entries = [ENTRY | {"epoch": epoch} for epoch in range(40)]
-    found = memory.read(damaged(live, lambda told: told.update(history=entries, epoch=39)), {})
+def test_a_history_that_grew_is_cut():
+    found = read(history=[ENTRY | {"epoch": epoch} for epoch in range(40)], epoch=39)
     assert [entry.epoch for entry in found.history] == list(range(40 - HISTORY, 40))
 
 
-def test_history_knows_no_later_epoch_than_the_table(live):
-    entries = [ENTRY, ENTRY | {"epoch": 1 << 40}]
-    found = memory.read(damaged(live, lambda told: told.update(history=entries)), {})
+def test_history_knows_no_later_epoch_than_the_table():
+    found = read(history=[ENTRY, ENTRY | {"epoch": 1 << 40}])
     assert [entry.epoch for entry in found.history] == [3], "else nothing would become history any more"
 
 
-def test_a_count_may_be_written_as_a_float(live):
-    found = memory.read(damaged(live, lambda told: told.update(epoch=7.0)), {})
+def test_a_count_may_be_written_as_a_float():
+    found = read(epoch=7.0)
     assert (found.table.epoch, found.drift) == (7, STATE)
 
 
@@ -178,11 +165,10 @@ def test_good_items_of_a_list_stay():
         {**ENTRY, "time": "0001-01-01T00:00:00+12:00"}, {**ENTRY, "fit": None}, {**ENTRY, "reason": "a\0"}, {"time": TIME},
     ],
 )  # fmt: skip
-def test_a_bad_entry_of_the_history_is_dropped(live, bad):
-    found = memory.read(damaged(live, lambda told: told.update(history=[bad, ENTRY, bad])), {})
-    assert found.history == (Entry(**ENTRY),)
-    status = json.loads(json.dumps({"history": [bad, ENTRY, bad]}))
-    assert memory.read(None, status).table.epoch == 4
+def test_a_bad_entry_of_the_history_is_dropped(bad):
+    entries = [bad, ENTRY, bad]
+    assert read(history=entries).history == (Entry(**ENTRY),)
+    assert memory.read(None, json.loads(json.dumps({"history": entries}))).table.epoch == 4
 
 
 @pytest.mark.parametrize(
@@ -192,8 +178,8 @@ def test_a_bad_entry_of_the_history_is_dropped(live, bad):
         ("active", {"fit": "f"}, None), ("active", [1], None), ("staged", "x", None), ("active", None, "active"),
     ],
 )  # fmt: skip
-def test_a_bad_pointer_loses_only_itself(live, key, value, lost):
-    found = memory.read(damaged(live, lambda told: told.update({key: value})), {"history": [ENTRY]})
+def test_a_bad_pointer_loses_only_itself(key, value, lost):
+    found = read({"history": [ENTRY]}, **{key: value})
     assert found.table.epoch == 3
     if key != "epoch":
         assert (found.table.active is None) == (lost == "active")
@@ -201,25 +187,17 @@ def test_a_bad_pointer_loses_only_itself(live, key, value, lost):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "null", "{", "", "7"])
-def test_what_is_no_json_is_named(live, text):
-    for bad in ({KEY: text}, {KEY: text, contract.ROUTING_KEY: text}):
-        data = {"data": live["data"] | bad}
-        found = memory.read(data, {"history": [ENTRY]})
-        assert found.table.epoch == 3 + (contract.ROUTING_KEY in bad)
-        assert (found.table.active is None) == (contract.ROUTING_KEY in bad)
-        assert memory.lost(data, found)
+@pytest.mark.parametrize("keys", [{KEY}, {KEY, contract.ROUTING_KEY}], ids=len)
+def test_what_is_no_json_is_named(text, keys):
+    data = {"data": LIVE["data"] | dict.fromkeys(keys, text)}
+    found = memory.read(data, {"history": [ENTRY]})
+    both = contract.ROUTING_KEY in keys
+    assert (found.table.epoch, found.table.active is None) == (3 + both, both)
+    assert memory.lost(data, found)
+
+
+def test_what_is_no_config_map_is_nothing():
     assert memory.read({"data": [1]}, {}) == Memory()
-
-
-@pytest.mark.slow
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(TIME),
-    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.sampled_from(sorted(STATE.to_json())), one, max_size=3),
-    max_leaves=8,
-))  # fmt: skip
-def test_whatever_drift_holds_is_a_state(value):
-    found = records.read(State, value)
-    assert records.read(State, json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,6 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(field, value):
     assert (found.saving is None) == field.startswith("saving"), "none without the interval it was made with"
 
 
-@pytest.mark.parametrize(
-    "value", [[1], "x", 7, {"requests": 1}, COUNTS | {"similarity": [10**400]}, COUNTS | {"logged": 10**400}]
-)
-def test_a_baseline_without_counts_is_none(value):
-    assert seen(with_baseline(value)).baseline is None
-
-
 def test_what_was_measured_on_the_most_steps_counts():
     def saving(*found):
         views = [RouterView(POD, saving=one) for one in found]

@@ -8,7 +8,6 @@ import pytest
 from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.streams import Stream, Streams
-from tests.support.deep import nested
 
 FORBIDDEN = ApiError(403, "Forbidden", "no right")
 
@@ -19,7 +18,6 @@ class Api:
     def __init__(self):
         self.failing = {}
         self.absent = set()
-        self.spec = {}
         self.asked = []
 
     async def list(self, kind, namespace, *, labels="", keep=None, came=None):
@@ -29,7 +27,7 @@ class Api:
                 raise self.failing[key]
         name = namespace or "n"
         metadata = {"name": "p", "namespace": name, "uid": name, "resourceVersion": "4"}
-        return ([{"metadata": metadata, **self.spec}] if kind == "Pod" else []), 5
+        return ([{"metadata": metadata}] if kind == "Pod" else []), 5
 
     async def request(self, method, url):
         assert method == "GET"
@@ -74,14 +72,6 @@ async def test_a_kind_that_may_not_be_listed_is_told_and_the_others_go_on(api, c
     api.failing.clear()
     await streams.list(everything=False)
     assert (streams.blind, streams.refused("anywhere")) == ({}, {})
-
-
-async def test_what_is_nested_very_deep_makes_no_stream_blind(api, cache):
-    streams = Streams(api, cache, ())
-    api.spec = {"status": nested(900)}
-    await streams.list(everything=True)
-    assert streams.blind == {}
-    assert cache.get("Pod", "n", "p")
 
 
 async def test_a_namespace_that_is_gone_is_left_out_until_it_is_back(api, cache):
