@@ -103,3 +103,17 @@ def router(name="r0", active="", staged="", refused=(), problem="", complaint=""
         staged=staged and f"sha256:{staged}",
         refused={f"sha256:{fit}": "shape differs" for fit in refused},
     )
+
+
+def merged(into, more):
+    """Return a value with another one laid over it."""
+    if not (isinstance(into, dict) and isinstance(more, dict)):
+        return more
+    return into | {key: merged(into.get(key), value) for key, value in more.items()}
+
+
+def nested(field, value):
+    """Return what a field is in the spec, by its path."""
+    for name in reversed(field.split(".")):
+        value = {name: value}
+    return value

@@ -1,6 +1,7 @@
 """Whether an object is as it was applied last, by its managed fields."""
 
 from copy import deepcopy
+from functools import reduce
 
 import pytest
 
@@ -98,49 +99,56 @@ def test_without_managed_fields_nothing_is_certain():
     assert not is_as_applied(LIVE, MANIFEST, "me")
 
 
-def container(made):
-    return made["spec"]["template"]["spec"]["containers"][0]
+CONTAINER_AT = "spec template spec containers"
+
+
+def changed(made, path, value=None):
+    """Return it with another value at a path, or without one."""
+    made = deepcopy(made)
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split())
+    node = reduce(lambda node, part: node[part], parents, made)
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    return made
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("path", "value"),
     [
-        lambda made: made["metadata"]["labels"].update(a="2"),
-        lambda made: made["metadata"]["labels"].update(b="1"),
-        lambda made: made["metadata"]["ownerReferences"][0].update(name="y"),
-        lambda made: made["metadata"]["ownerReferences"].append({"uid": "v"}),
-        lambda made: made["spec"].update(paused=True),
-        lambda made: made["spec"].update(replicas=0),
-        lambda made: made["spec"].pop("replicas"),
-        lambda made: made["spec"]["selector"].update(matchLabels={"a": "2"}),
-        lambda made: made["spec"]["finalizers"].append("g"),
-        lambda made: made["spec"]["template"]["spec"]["nodeSelector"].pop("disk"),
-        lambda made: made["spec"]["template"]["spec"].update(containers=[]),
-        lambda made: container(made).update(name="d"),
-        lambda made: container(made)["args"].append("--y"),
-        lambda made: container(made)["ports"][0].pop("protocol"),
-        lambda made: container(made)["env"][0].update(valueFrom={"fieldRef": {"fieldPath": "other"}}),
-        lambda made: container(made)["env"][0].update(valueFrom={"secretKeyRef": {"key": "k"}}),
+        ("metadata labels a", "2"),
+        ("metadata labels b", "1"),
+        ("metadata ownerReferences 0 name", "y"),
+        ("metadata ownerReferences", [{"uid": "u", "name": "x"}, {"uid": "v"}]),
+        ("spec paused", True),
+        ("spec replicas", 0),
+        ("spec replicas", None),
+        ("spec selector matchLabels", {"a": "2"}),
+        ("spec finalizers", ["f", "g"]),
+        ("spec template spec nodeSelector disk", None),
+        (CONTAINER_AT, []),
+        (f"{CONTAINER_AT} 0 name", "d"),
+        (f"{CONTAINER_AT} 0 args", ["--x", "--y"]),
+        (f"{CONTAINER_AT} 0 ports 0 protocol", None),
+        (f"{CONTAINER_AT} 0 env 0 valueFrom fieldRef", {"fieldPath": "other"}),
+        (f"{CONTAINER_AT} 0 env 0 valueFrom", {"secretKeyRef": {"key": "k"}}),
     ],
 )
-def test_a_manifest_that_says_something_else_is_applied(change):
-    made = deepcopy(MANIFEST)
-    change(made)
-    assert not is_as_applied(live(), made, "me")
+def test_a_manifest_that_says_something_else_is_applied(path, value):
+    assert not is_as_applied(live(), changed(MANIFEST, path, value), "me")
 
 
 @pytest.mark.parametrize(
-    "taken",
+    ("path", "value"),
     [
-        lambda owned: owned["f:spec"].pop("f:replicas"),
-        lambda owned: owned["f:metadata"]["f:labels"].clear(),
-        lambda owned: owned["f:spec"]["f:template"]["f:spec"].pop("f:nodeSelector"),
-        lambda owned: owned["f:spec"]["f:template"]["f:spec"]["f:containers"].clear(),
-        lambda owned: owned["f:spec"].update({"f:minReadySeconds": {}}),
+        ("f:spec f:replicas", None),
+        ("f:metadata f:labels", {}),
+        ("f:spec f:template f:spec f:nodeSelector", None),
+        ("f:spec f:template f:spec f:containers", {}),
+        ("f:spec f:minReadySeconds", {}),
     ],
 )
-def test_what_others_have_taken_over_is_applied(taken):
+def test_what_others_have_taken_over_is_applied(path, value):
     """Also where they left the value as it was: then it is theirs to change."""
-    owned = deepcopy(OWNED)
-    taken(owned)
-    assert not is_as_applied(live(owned), MANIFEST, "me")
+    assert not is_as_applied(live(changed(OWNED, path, value)), MANIFEST, "me")

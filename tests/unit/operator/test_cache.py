@@ -11,6 +11,10 @@ def pod(version, *, name="p", uid="u", namespace="n"):
     return {"metadata": metadata}
 
 
+def names(found):
+    return [each["metadata"]["name"] for each in found]
+
+
 @pytest.fixture
 def cache():
     return Cache()
@@ -122,7 +126,7 @@ def test_a_list_of_a_namespace_leaves_the_others(cache):
     cache.put("Pod", pod(1, name="elsewhere", namespace="other"))
     cache.put("Pod", pod(1, name="here", uid="v"))
     cache.replace("Pod", "n", [pod(4)], 5)
-    assert {each["metadata"]["name"] for each in cache.every("Pod")} == {"elsewhere", "p"}
+    assert {*names(cache.every("Pod"))} == {"elsewhere", "p"}
 
 
 def test_what_is_gone_is_remembered_until_a_list_begins(cache):
@@ -164,11 +168,11 @@ def test_objects_are_found_by_the_label_of_their_deployment(cache):
     cache.put("Pod", labelled(2, "x", name="o", uid="v"))
     cache.put("Pod", labelled(2, "y", name="q", uid="w"))
     cache.put("Pod", labelled(2, "x", name="o", uid="z", namespace="m"))
-    assert [each["metadata"]["name"] for each in cache.of_deployment("Pod", "n", "x")] == ["o", "p"]
+    assert names(cache.of_deployment("Pod", "n", "x")) == ["o", "p"]
     cache.put("Pod", labelled(3, "y"))
-    assert [each["metadata"]["name"] for each in cache.of_deployment("Pod", "n", "y")] == ["p", "q"]
+    assert names(cache.of_deployment("Pod", "n", "y")) == ["p", "q"]
     cache.put("Pod", labelled(4, None))
-    assert [each["metadata"]["name"] for each in cache.of_deployment("Pod", "n", "y")] == ["q"]
+    assert names(cache.of_deployment("Pod", "n", "y")) == ["q"]
     cache.remove("Pod", labelled(5, "y", name="q", uid="w"))
     cache.replace("Pod", "n", [], 9)
     assert cache.of_deployment("Pod", "n", "x") == cache.of_deployment("Pod", "n", "y") == []

@@ -15,9 +15,8 @@ MODEL = {"uri": "org/model", "cache": {"claimName": "weights"}}
 CONDITIONS = Path(__file__).parents[3] / "docs" / "reference" / "conditions.md"
 
 
-@pytest.fixture
-def made():
-    return lambda engine=None, **model: make_vllm(engine, model=MODEL | model)
+def made(engine=None, **model):
+    return make_vllm(engine, model=MODEL | model)
 
 
 def snapshot(*objects):
@@ -56,7 +55,7 @@ def ended(words, code=1):
         {"source": {"claimName": "models"}},
     ],
 )
-def test_nothing_to_download(made, model):
+def test_nothing_to_download(model):
     cr = made(**model)
     assert downloads.job(cr, IMAGES) is None
     assert downloads.state(cr, snapshot()) is None
@@ -68,7 +67,7 @@ def test_without_the_new_fields_there_is_no_job():
     assert downloads.job(make_cr(model=MODEL), IMAGES) is None, "the simulator loads none"
 
 
-def test_what_makes_another_job(made):
+def test_what_makes_another_job():
     env = [{"name": "HF_ENDPOINT", "value": "http://hub"}, {"name": "https_proxy", "value": "http://p"}]
     names = {
         downloads.name(cr)
@@ -86,7 +85,7 @@ def test_what_makes_another_job(made):
     assert downloads.name(same) == downloads.name(made())
 
 
-def test_the_way_to_the_hub_is_the_engines_and_nothing_else_is(made):
+def test_the_way_to_the_hub_is_the_engines_and_nothing_else_is():
     env = [
         {"name": "HF_ENDPOINT", "value": "http://hub"},
         {"name": "HF_HUB_OFFLINE", "value": "1"},
@@ -116,7 +115,7 @@ def test_its_pod_runs_where_engines_may():
     assert "tolerations" not in made
 
 
-def test_jobs_of_another_model_go_and_an_unfinished_one_that_is_out_of_date(made):
+def test_jobs_of_another_model_go_and_an_unfinished_one_that_is_out_of_date():
     before, now = made(revision="v1"), made(revision="v2")
     old, new = job(before, "Complete"), downloads.job(now, IMAGES)
     assert downloads.surplus(now, new, snapshot(old, job(now))) == [old]
@@ -160,7 +159,7 @@ CRASHED = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": en
         ({"unscheduled": "0/1 nodes: taints"}, "InsufficientCapacity", "taints"),
     ],
 )
-def test_what_its_pod_tells(made, told, reason, text):
+def test_what_its_pod_tells(told, reason, text):
     cr = made()
     found = downloads.state(cr, snapshot(job(cr), pod(cr, **told)))
     assert (found.status, found.reason) == ("False", reason)
@@ -168,7 +167,7 @@ def test_what_its_pod_tells(made, told, reason, text):
     assert downloads.name(cr) in found.message
 
 
-def test_what_the_job_tells(made):
+def test_what_the_job_tells():
     cr = made(revision="v1")
     done = downloads.state(cr, snapshot(job(cr, "Complete"), pod(cr, **CRASHED)))
     assert done[1:] == ("True", "Downloaded", "org/model at v1 lies in claim weights")

@@ -12,20 +12,15 @@ from tests.unit.operator.drifted import OTHER, SHARES, Life
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.fixture
-def drifted():
+def drifted(windows=30, **options):
     """Six quiet windows, then other traffic until a fit may start."""
-
-    def made(windows=30, **options):
-        one = Life(**options)
-        one.window(times=6)
-        one.window(OTHER, windows)
-        return one
-
-    return made
+    one = Life(**options)
+    one.window(times=6)
+    one.window(OTHER, windows)
+    return one
 
 
-def test_the_fit_looks_back_to_the_first_window_that_is_all_new(drifted):
+def test_the_fit_looks_back_to_the_first_window_that_is_all_new():
     one = drifted(windows=1)
     changed, began = one.now, one.spans[-1].since
     one.window(OTHER, 29)
@@ -35,7 +30,7 @@ def test_the_fit_looks_back_to_the_first_window_that_is_all_new(drifted):
     assert one.verdict.reason == "Fitting"
 
 
-def test_the_fit_waits_for_records_of_the_new_regime(drifted):
+def test_the_fit_waits_for_records_of_the_new_regime():
     one = drifted(windows=20)
     assert one.verdict.reason == "WaitingForRecords"
     assert "about 950 of spec.refit.minSamples 1000" in one.verdict.message
@@ -55,7 +50,7 @@ def test_while_the_mix_goes_on_changing_the_look_back_moves_along():
     assert one.window(OTHER, 12, n=3000).fit is not None
 
 
-def test_a_second_change_while_records_are_waited_for_moves_the_look_back(drifted):
+def test_a_second_change_while_records_are_waited_for_moves_the_look_back():
     one = drifted(windows=12)
     first = one.state.drift.changed
     one.window((0.1, 0.1, 0.1, 0.7), 4)
@@ -65,7 +60,7 @@ def test_a_second_change_while_records_are_waited_for_moves_the_look_back(drifte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [1, 7, 30])
-def test_a_regime_that_a_fit_had_time_for_has_no_part_in_the_next_one(drifted, hours):
+def test_a_regime_that_a_fit_had_time_for_has_no_part_in_the_next_one(hours):
     """Fits may be rejected, or wait for their budget, for long."""
     one = drifted(spec={"maxPerDay": 0})
     one.window(OTHER, hours * 12)
@@ -92,7 +87,7 @@ def test_a_mix_that_never_settles_is_fitted_all_the_same():
     assert sum(found is not None for found in seen) > 6, "time enough for what a fit may wait for"
 
 
-def test_traffic_that_returns_clears_drift_later_than_it_was_raised(drifted):
+def test_traffic_that_returns_clears_drift_later_than_it_was_raised():
     one = drifted(windows=5)
     for _ in range(3):
         assert one.window(SHARES, 2).status == "True"
@@ -102,7 +97,7 @@ def test_traffic_that_returns_clears_drift_later_than_it_was_raised(drifted):
     assert one.state.drift.changed is None
 
 
-def test_an_order_is_repeated_until_its_fit_is_seen_and_then_never(drifted):
+def test_an_order_is_repeated_until_its_fit_is_seen_and_then_never():
     one = drifted()
     assert [one.look(1).fit.number for _ in range(3)] == [1, 1, 1]
     fit = DriftFit(1, one.now)
@@ -115,7 +110,7 @@ def test_an_order_is_repeated_until_its_fit_is_seen_and_then_never(drifted):
     assert one.state.fits.number == 1
 
 
-def test_after_a_fit_there_is_a_pause_that_doubles_while_fits_bring_no_quiet(drifted):
+def test_after_a_fit_there_is_a_pause_that_doubles_while_fits_bring_no_quiet():
     one = drifted()
     first = DriftFit(1, one.now, one.now + MINUTE)
     assert one.look(1, fits=(first,)).reason == "CoolDown"
@@ -128,7 +123,7 @@ def test_after_a_fit_there_is_a_pause_that_doubles_while_fits_bring_no_quiet(dri
     assert "coolDownMinutes" in one.verdict.message
 
 
-def test_quiet_after_a_new_set_forgives_the_fits_before(drifted):
+def test_quiet_after_a_new_set_forgives_the_fits_before():
     one = drifted()
     one.look(1, fits=(DriftFit(1, one.now, one.now),))
     one.activate("b")
@@ -138,7 +133,7 @@ def test_quiet_after_a_new_set_forgives_the_fits_before(drifted):
     assert one.state.fits.fruitless == 0
 
 
-def test_a_new_set_that_does_not_fit_the_traffic_either_is_found(drifted):
+def test_a_new_set_that_does_not_fit_the_traffic_either_is_found():
     one = drifted()
     fits = (DriftFit(1, one.now, one.now),)
     one.activate("b", fits=fits)
@@ -146,7 +141,7 @@ def test_a_new_set_that_does_not_fit_the_traffic_either_is_found(drifted):
     assert one.verdict.reason == "CoolDown"
 
 
-def test_the_daily_budget_is_of_the_last_day(drifted):
+def test_the_daily_budget_is_of_the_last_day():
     one = drifted(spec={"maxPerDay": 2, "coolDownMinutes": 0})
     fits = tuple(DriftFit(n, one.now + n * MINUTE, one.now + n * MINUTE) for n in (1, 2))
     assert one.look(10, fits=fits).reason == "BudgetSpent"
@@ -157,7 +152,7 @@ def test_the_daily_budget_is_of_the_last_day(drifted):
     assert one.look().fit.number == 3
 
 
-def test_fits_start_in_the_maintenance_window_only(drifted):
+def test_fits_start_in_the_maintenance_window_only():
     spec = {
         "maintenanceWindow": {"schedule": "0 3 * * *", "durationMinutes": 90, "timeZone": "Europe/Berlin"}
     }
@@ -180,13 +175,13 @@ def test_fits_start_in_the_maintenance_window_only(drifted):
         {"timeZone": "Mars/Base"},
     ],
 )
-def test_a_maintenance_window_that_cannot_be_read_stays_closed(drifted, wrong):
+def test_a_maintenance_window_that_cannot_be_read_stays_closed(wrong):
     one = drifted(spec={"maintenanceWindow": {"schedule": "* * * * *"} | wrong})
     assert (one.verdict.reason, one.verdict.fit) == ("InvalidMaintenanceWindow", None)
     assert repr(next(iter(wrong.values()))) in one.verdict.message
 
 
-def test_disabled_judges_nothing(drifted):
+def test_disabled_judges_nothing():
     one = drifted(spec={"mode": "Disabled"})
     assert (one.verdict.status, one.verdict.reason) == ("Unknown", "Disabled")
     assert one.state.drift == State().drift
@@ -201,7 +196,7 @@ def test_disabled_judges_nothing(drifted):
         ({"pinned": True}, "Pinned"),
     ],
 )
-def test_what_keeps_drift_from_ordering_a_fit(drifted, options, reason):
+def test_what_keeps_drift_from_ordering_a_fit(options, reason):
     one = drifted(**options)
     assert (one.verdict.status, one.verdict.reason) == ("True", reason)
     assert (one.verdict.fit, one.verdict.wake_at) == (None, None)
@@ -228,7 +223,7 @@ def test_a_baseline_of_another_number_of_clusters_is_said_so():
     assert one.window((0.5, 0.5), 4).reason == "BaselineUnusable"
 
 
-def test_windows_of_the_set_before_are_not_judged(drifted):
+def test_windows_of_the_set_before_are_not_judged():
     one = drifted(windows=2)
     stale = one.seen.window
     one.activate("b")
@@ -236,13 +231,13 @@ def test_windows_of_the_set_before_are_not_judged(drifted):
     assert one.state.shown is None
 
 
-def test_what_was_written_by_another_version_is_read(drifted):
+def test_what_was_written_by_another_version_is_read():
     one = drifted()
     assert State.model_validate(one.state.to_json() | {"laterField": 1}) == one.state
     assert State.model_validate({}) == State()
 
 
-def test_an_operator_that_lost_the_window_goes_on(drifted):
+def test_an_operator_that_lost_the_window_goes_on():
     one = drifted(windows=5)
     verdict = one.look(window=None)
     assert (verdict.status, verdict.reason) == ("True", "WaitingForRecords")

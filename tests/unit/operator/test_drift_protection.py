@@ -15,20 +15,15 @@ from eldr_operator.drift.protection import RETURNS
 from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
 
 
-@pytest.fixture
-def harmful():
+def harmful(policy=POLICY_ELDR, **options):
     """Traffic left a set that was good, and it harms now."""
-
-    def made(policy=POLICY_ELDR, **options):
-        one = Life(previous="z", policy=policy, **options)
-        one.window(times=ON_TRIAL)
-        one.window(OTHER, 3, saving=BAD)
-        return one
-
-    return made
+    one = Life(previous="z", policy=policy, **options)
+    one.window(times=ON_TRIAL)
+    one.window(OTHER, 3, saving=BAD)
+    return one
 
 
-def test_a_set_that_does_worse_than_chance_is_taken_out_of_service(harmful):
+def test_a_set_that_does_worse_than_chance_is_taken_out_of_service():
     one = harmful()
     assert one.verdict.protective
     assert one.verdict.harm[0] == "Protective"
@@ -49,7 +44,7 @@ def test_chance_is_no_harm():
         assert not one.verdict.protective
 
 
-def test_the_set_comes_back_when_traffic_does(harmful):
+def test_the_set_comes_back_when_traffic_does():
     one = harmful()
     assert one.window(SHARES, 4).protective
     assert not one.window(SHARES, 2, saving=GOOD).protective
@@ -57,7 +52,7 @@ def test_the_set_comes_back_when_traffic_does(harmful):
     assert one.window(times=5).harm is None
 
 
-def test_a_set_that_came_back_and_harms_again_is_not_let_in_for_ever(harmful):
+def test_a_set_that_came_back_and_harms_again_is_not_let_in_for_ever():
     one = harmful()
     for _ in range(RETURNS):
         one.window(SHARES, 8, saving=GOOD)
@@ -110,7 +105,7 @@ def test_fits_of_a_set_that_harms_on_quiet_traffic_are_bounded():
     assert one.verdict.protective
 
 
-def test_a_set_that_comes_back_by_itself_needs_no_other(harmful):
+def test_a_set_that_comes_back_by_itself_needs_no_other():
     one = harmful()
     one.window(OTHER, 5)
     while one.verdict.protective:
@@ -129,7 +124,7 @@ def test_a_harmful_set_that_goes_on_serving_orders_no_fit_on_quiet_traffic(optio
     assert one.verdict.harm is not None
 
 
-def test_a_report_takes_the_set_out_of_service_once(harmful):
+def test_a_report_takes_the_set_out_of_service_once():
     one = Life()
     one.window(times=5)
     one.window(OTHER, 3)
@@ -142,7 +137,7 @@ def test_a_report_takes_the_set_out_of_service_once(harmful):
     assert one.told("x-drift-2").protective
 
 
-def test_marginal_union_lets_its_prior_decay_instead(harmful):
+def test_marginal_union_lets_its_prior_decay_instead():
     one = harmful(policy=POLICY_MARGINAL)
     assert not one.verdict.protective
     assert one.verdict.harm[0] == "PriorDecays"
@@ -152,7 +147,7 @@ def test_marginal_union_lets_its_prior_decay_instead(harmful):
 @pytest.mark.parametrize(
     "options", [{"policy": POLICY_MARGINAL}, {"pinned": True, "chosen": True}, {"spec": {"mode": "Observe"}}]
 )
-def test_a_set_that_goes_on_serving_is_no_longer_called_harmful_once_it_saves(harmful, options):
+def test_a_set_that_goes_on_serving_is_no_longer_called_harmful_once_it_saves(options):
     one = harmful(**options)
     assert one.verdict.harm is not None
     assert one.window(OTHER, 2, saving=GOOD).harm is not None
@@ -161,12 +156,12 @@ def test_a_set_that_goes_on_serving_is_no_longer_called_harmful_once_it_saves(ha
 
 
 @pytest.mark.parametrize("policy", ["JSQ", "Domain"])
-def test_policies_that_use_no_set_are_harmed_by_none(harmful, policy):
+def test_policies_that_use_no_set_are_harmed_by_none(policy):
     one = harmful(policy=policy)
     assert (one.verdict.protective, one.verdict.harm, one.state.promise.windows) == (False, None, 0)
 
 
-def test_times_of_protection_are_kept(harmful):
+def test_times_of_protection_are_kept():
     one = harmful()
     assert one.state.protection.since == one.now
     one.window(OTHER, 2)
@@ -194,7 +189,7 @@ def test_a_report_that_came_while_drift_was_disabled_is_old_when_it_is_enabled()
     assert one.verdict.protective, "it is measured instead"
 
 
-def test_a_set_that_harms_is_still_known_to_after_drift_was_disabled(harmful):
+def test_a_set_that_harms_is_still_known_to_after_drift_was_disabled():
     one = harmful()
     assert not one.switch("Disabled").protective
     assert one.switch("Enabled").protective
@@ -241,19 +236,19 @@ def test_nights_in_which_it_harms_do_not_keep_a_good_set_out_by_day(fits):
     assert len(made) <= 1
 
 
-def rolled_back_to_what_harmed(harmful, traffic=OTHER, **options):
+def rolled_back_to_what_harmed():
     """The set goes out of service, another one comes, breaks its promise, and the first is active again."""
-    one = harmful(**options)
+    one = harmful()
     one.activate("b", previous="a")
     assert (one.verdict.harm, one.state.harmful) == (None, ("a",))
-    verdict = one.window(traffic, 3, saving=POOR)
+    verdict = one.window(OTHER, 3, saving=POOR)
     assert verdict.roll_back.to == "a"
     one.activate("a", previous="b")
     return one
 
 
-def test_a_set_that_harmed_is_out_of_service_when_it_is_active_again_and_comes_back_with_its_traffic(harmful):
-    one = rolled_back_to_what_harmed(harmful)
+def test_a_set_that_harmed_is_out_of_service_when_it_is_active_again_and_comes_back_with_its_traffic():
+    one = rolled_back_to_what_harmed()
     assert one.verdict.protective
     assert one.window(OTHER, 3).protective
     one.window(SHARES, 8, saving=GOOD)
@@ -262,7 +257,7 @@ def test_a_set_that_harmed_is_out_of_service_when_it_is_active_again_and_comes_b
     assert not one.activate("a").protective
 
 
-def test_what_is_said_of_a_roll_back_to_a_set_that_harmed(harmful):
+def test_what_is_said_of_a_roll_back_to_a_set_that_harmed():
     one = harmful()
     one.activate("b", previous="a")
     assert "the set before is active again, out of service" in one.window(OTHER, 3, saving=POOR).message
@@ -271,8 +266,8 @@ def test_what_is_said_of_a_roll_back_to_a_set_that_harmed(harmful):
     assert "the set before serves again" in decays.window(OTHER, 3, saving=POOR).message
 
 
-def test_a_set_that_harmed_comes_back_by_a_report_or_another_is_fitted(harmful):
-    one = rolled_back_to_what_harmed(harmful)
+def test_a_set_that_harmed_comes_back_by_a_report_or_another_is_fitted():
+    one = rolled_back_to_what_harmed()
     assert one.window(OTHER, 30).fit is not None
     assert not one.told("x-drift-1", harms=False, minutes=1).protective
     assert one.state.harmful == ()
@@ -286,8 +281,8 @@ def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service():
     assert not one.told("manual", harms=False).protective
 
 
-def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
-    one = rolled_back_to_what_harmed(harmful)
+def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving():
+    one = rolled_back_to_what_harmed()
     assert one.look(pinned=True, chosen=True).harm[0] == "PinnedRegresses"
     assert one.window(times=3, saving=GOOD).harm is None
     assert one.state.harmful == ()

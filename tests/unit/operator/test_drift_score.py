@@ -23,6 +23,11 @@ from eldr_operator.drift.score import (
 ALONE = (1.0, 1.0)
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
 def draw(rng, n, shares=(0.4, 0.3, 0.2, 0.1), centre=0.8, spread=0.05, size=1):
     """Draw requests in groups of one size that are alike."""
     cluster = np.repeat(rng.choice(len(shares), n // size, p=shares), size)
@@ -38,8 +43,7 @@ def test_the_critical_value_is_that_of_the_chi_square_distribution(freedom, alph
     assert critical(freedom, alpha) == pytest.approx(stats.chi2.isf(alpha, freedom), rel=1e-9)
 
 
-def test_the_statistic_is_that_of_pearsons_test_of_two_samples():
-    rng = np.random.default_rng(1)
+def test_the_statistic_is_that_of_pearsons_test_of_two_samples(rng):
     first, second = draw(rng, 600), draw(rng, 900, shares=(0.3, 0.3, 0.2, 0.2))
     table = np.array([first.clusters, second.clusters])
     # SciPy pools by size, ours by certainty: with equal dispersions that is the same
@@ -47,8 +51,7 @@ def test_the_statistic_is_that_of_pearsons_test_of_two_samples():
     assert compare(first, second, ALONE, 1.0).clusters.ratio * critical(3) == pytest.approx(expected)
 
 
-def test_samples_of_one_distribution_are_judged_alike_as_often_as_stated():
-    rng = np.random.default_rng(2)
+def test_samples_of_one_distribution_are_judged_alike_as_often_as_stated(rng):
     ratios = []
     for _ in range(800):
         score = compare(draw(rng, 200), draw(rng, 1500), ALONE, 1.0)
@@ -58,8 +61,7 @@ def test_samples_of_one_distribution_are_judged_alike_as_often_as_stated():
 
 
 @pytest.mark.parametrize(("k", "size"), [(64, 60), (64, 150), (128, 250), (256, 250)])
-def test_many_clusters_of_the_same_traffic_are_alike(k, size):
-    rng = np.random.default_rng(3)
+def test_many_clusters_of_the_same_traffic_are_alike(k, size, rng):
     even = (1 / k,) * k
     ratios = [
         compare(draw(rng, size, even), draw(rng, 500, even), ALONE, 1.0).clusters.ratio for _ in range(300)
@@ -67,8 +69,7 @@ def test_many_clusters_of_the_same_traffic_are_alike(k, size):
     assert max(ratios) < 1
 
 
-def test_requests_that_come_together_are_allowed_for():
-    rng = np.random.default_rng(3)
+def test_requests_that_come_together_are_allowed_for(rng):
     groups = [draw(rng, 1500, size=6) for _ in range(300)]
     expected = draw(rng, 600)
     found = np.array(
@@ -80,15 +81,13 @@ def test_requests_that_come_together_are_allowed_for():
     assert told < naive / 2
 
 
-def test_a_thinned_baseline_varies_less():
-    rng = np.random.default_rng(4)
+def test_a_thinned_baseline_varies_less(rng):
     baseline, window = draw(rng, 200), draw(rng, 1500, centre=0.78)
     ratios = [compare(baseline, window, (8.0, 8.0), share).similarity.ratio for share in (1.0, 1 / 3, 0.01)]
     assert ratios == sorted(ratios)
 
 
-def test_a_trifle_does_not_count_however_many_requests_show_it():
-    rng = np.random.default_rng(5)
+def test_a_trifle_does_not_count_however_many_requests_show_it(rng):
     baseline = draw(rng, 100_000)
     score = compare(baseline, draw(rng, 1_000_000, shares=(0.43, 0.27, 0.2, 0.1)), ALONE, 1.0)
     assert score.clusters.ratio > 10
@@ -101,20 +100,17 @@ def test_a_trifle_does_not_count_however_many_requests_show_it():
 @pytest.mark.parametrize(
     "changed", [{"centre": 0.5}, {"centre": 0.95}, {"shares": (0.1, 0.2, 0.3, 0.4)}, {"spread": 0.15}]
 )
-def test_a_change_counts(changed):
-    rng = np.random.default_rng(6)
+def test_a_change_counts(changed, rng):
     assert compare(draw(rng, 300), draw(rng, 1500, **changed), (3.0, 3.0), 0.1).value > 1
 
 
-def test_spans_are_compared_in_the_groups_of_the_baseline():
-    rng = np.random.default_rng(7)
+def test_spans_are_compared_in_the_groups_of_the_baseline(rng):
     baseline = draw(rng, 300)
     assert compare_spans(baseline, draw(rng, 1500), draw(rng, 1500), ALONE).value < 0.7
     assert compare_spans(baseline, draw(rng, 1500), draw(rng, 1500, centre=0.6), ALONE).value > 1
 
 
-def test_a_baseline_that_says_nothing_is_not_used():
-    rng = np.random.default_rng(8)
+def test_a_baseline_that_says_nothing_is_not_used(rng):
     window = draw(rng, 1500)
     assert compare(draw(rng, LEAST_BASELINE - 1), window, ALONE, 1.0) is None
     assert compare(draw(rng, 200, shares=(0.5, 0.5)), window, ALONE, 1.0) is None
@@ -130,8 +126,7 @@ def test_all_requests_in_one_bin_leave_the_clusters_to_tell():
     assert compare(baseline, Counts(tuple(one), (10, 290), 300), ALONE, 1.0).value > 1
 
 
-def test_requests_that_were_as_expected_make_the_baseline_more_certain():
-    rng = np.random.default_rng(9)
+def test_requests_that_were_as_expected_make_the_baseline_more_certain(rng):
     baseline, window = draw(rng, 150), draw(rng, 1500, shares=(0.3, 0.3, 0.2, 0.2))
     known = in_groups(baseline, draw(rng, 5000))
     assert sum(known[0]) == sum(known[1]) == 5000

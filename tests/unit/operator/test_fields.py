@@ -13,7 +13,7 @@ from eldr_operator.models import EldrFit, parse
 from eldr_operator.workloads import desired, downloads, rollout
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
-from tests.unit.operator.builders import NOW, make_cr, make_fit
+from tests.unit.operator.builders import NOW, make_cr, make_fit, merged, nested
 
 ROOT = Path(__file__).parents[3]
 BASE = {
@@ -106,21 +106,8 @@ def other(field, found):
     return {"tau": "0.7", "maxLoad": "7.5", "prior": "0.7"}.get(field.rpartition(".")[2], "other")
 
 
-def merged(into, more):
-    """Return a value with another one laid over it."""
-    if not (isinstance(into, dict) and isinstance(more, dict)):
-        return more
-    return into | {key: merged(into.get(key), value) for key, value in more.items()}
-
-
 def base(field):
     return merged(BASE, BESIDE.get(field, {}))
-
-
-def nested(field, value):
-    for name in reversed(field.split(".")):
-        value = {name: value}
-    return value
 
 
 def made(spec):

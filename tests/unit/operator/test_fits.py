@@ -6,6 +6,7 @@ from eldr import contract
 from eldr_operator.fits import lifecycle
 from tests.unit.operator.builders import NOW, make_fit
 
+RUNNING = make_fit("f", "Running")
 REPORT = {
     "version": 1,
     "verdict": "Accepted",
@@ -37,41 +38,41 @@ def report(**fields):
 
 def state(progress):
     (condition,) = progress.status["conditions"]
-    return condition["status"], condition["reason"]
+    return f"{condition['status']} {condition['reason']}"
 
 
 @pytest.mark.parametrize(
     ("job_", "report_", "busy", "expected", "start"),
     [
-        (None, None, None, ("Unknown", "Running"), True),
-        (None, None, "other", ("Unknown", "Queued"), False),
-        (job(), None, None, ("Unknown", "Running"), False),
-        (job("Complete"), None, None, ("False", "ReportMissing"), False),
-        (job("Failed", "DeadlineExceeded"), None, None, ("False", "JobFailed"), False),
-        (job(), report(), None, ("True", "Accepted"), False),
-        (job("Failed"), report(), None, ("True", "Accepted"), False),
-        (None, report(), "other", ("True", "Accepted"), False),
-        (job(), report(verdict="Rejected"), None, ("False", "Rejected"), False),
-        (job(), report(verdict="Regresses"), None, ("False", "Regresses"), False),
-        (job(), report(verdict="Failed", set=None), None, ("False", "Failed"), False),
-        (job(), report(set=None), None, ("False", "Failed"), False),
-        (job(), report(verdict="Maybe"), None, ("False", "ReportUnreadable"), False),
-        (job(), {"data": {contract.REPORT_KEY: "{"}}, None, ("False", "ReportUnreadable"), False),
-        (job(), {}, None, ("False", "ReportUnreadable"), False),
+        (None, None, None, "Unknown Running", True),
+        (None, None, "other", "Unknown Queued", False),
+        (job(), None, None, "Unknown Running", False),
+        (job("Complete"), None, None, "False ReportMissing", False),
+        (job("Failed", "DeadlineExceeded"), None, None, "False JobFailed", False),
+        (job(), report(), None, "True Accepted", False),
+        (job("Failed"), report(), None, "True Accepted", False),
+        (None, report(), "other", "True Accepted", False),
+        (job(), report(verdict="Rejected"), None, "False Rejected", False),
+        (job(), report(verdict="Regresses"), None, "False Regresses", False),
+        (job(), report(verdict="Failed", set=None), None, "False Failed", False),
+        (job(), report(set=None), None, "False Failed", False),
+        (job(), report(verdict="Maybe"), None, "False ReportUnreadable", False),
+        (job(), {"data": {contract.REPORT_KEY: "{"}}, None, "False ReportUnreadable", False),
+        (job(), {}, None, "False ReportUnreadable", False),
     ],
 )
 def test_what_follows(job_, report_, busy, expected, start):
-    progress = advance(make_fit("f", "Pending"), job_, report_, NOW, busy=busy)
+    progress = advance(job_, report_, make_fit("f", "Pending"), busy=busy)
     assert (state(progress), progress.start) == (expected, start)
-    assert ("finishedAt" in progress.status) == (expected[0] != "Unknown")
+    assert ("finishedAt" in progress.status) == (not expected.startswith("Unknown"))
 
 
-def advance(fit, job_, report_, now, busy=None):
+def advance(job_, report_=None, fit=RUNNING, now=NOW, busy=None):
     return lifecycle.advance(fit, job_, report_, busy=busy, model="m", now=now)
 
 
 def test_accepted_report_becomes_status():
-    status = advance(make_fit("f", "Running"), job(), report(), NOW).status
+    status = advance(job(), report()).status
     assert status["conditions"][0]["message"] == "Better: saves 9%"
     wanted = {
         "samples": 4000,
@@ -89,29 +90,29 @@ def test_accepted_report_becomes_status():
 
 
 def test_unknown_figures_are_absent():
-    status = advance(make_fit("f", "Running"), job(), report(rho=None, reduction=None), NOW).status
+    status = advance(job(), report(rho=None, reduction=None)).status
     assert "rho" not in status
     assert "predictedReductionPercent" not in status
-    zero = advance(make_fit("f", "Running"), job(), report(reduction=0.0), NOW).status
+    zero = advance(job(), report(reduction=0.0)).status
     assert zero["predictedReductionPercent"] == "0.0"
 
 
 def test_what_a_report_says_of_the_active_set_is_told_with_its_digest():
     about = {"active_harms": False, "active_digest": "sha256:a"}
-    status = advance(make_fit("f", "Running"), job(), report(**about), NOW).status
+    status = advance(job(), report(**about)).status
     assert (status["activeSetRegresses"], status["activeSetDigest"]) == (False, "sha256:a")
 
 
 def test_a_deleted_job_is_a_failure_not_a_second_run():
-    fit = make_fit("f", "Running")
-    started = fit.model_copy(update={"status": fit.status | {"jobName": "f", "startedAt": "s"}})
-    progress = advance(started, None, None, NOW)
-    assert (state(progress), progress.start) == (("False", "JobFailed"), False)
+    started = RUNNING.model_copy(update={"status": RUNNING.status | {"jobName": "f", "startedAt": "s"}})
+    progress = advance(None, fit=started)
+    assert (state(progress), progress.start) == ("False JobFailed", False)
     assert (progress.status["jobName"], progress.status["startedAt"]) == ("f", "s")
 
 
 def test_a_running_fit_keeps_its_status():
     fit = make_fit("f", "Pending")
-    first = advance(fit, job(), None, NOW).status
-    again = advance(fit.model_copy(update={"status": first}), job(), None, NOW.replace(hour=13)).status
+    first = advance(job(), fit=fit).status
+    later = fit.model_copy(update={"status": first})
+    again = advance(job(), fit=later, now=NOW.replace(hour=13)).status
     assert again == first

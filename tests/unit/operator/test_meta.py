@@ -1,12 +1,7 @@
 """What tells one manifest from another."""
 
 from eldr_operator import meta
-
-
-def nested(depth: int, value: object) -> object:
-    for _ in range(depth):
-        value = {"a": value}
-    return value
+from tests.support.deep import nested
 
 
 def test_fingerprints_differ_where_values_do_and_not_by_the_order_of_keys():
@@ -16,5 +11,4 @@ def test_fingerprints_differ_where_values_do_and_not_by_the_order_of_keys():
 
 
 def test_a_value_of_any_depth_has_one():
-    assert meta.fingerprint(nested(400, 1)) == meta.fingerprint(nested(400, 1))
-    assert meta.fingerprint(nested(400, 1)) != meta.fingerprint(nested(400, 2))
+    assert meta.fingerprint(nested(400)) == meta.fingerprint(nested(400)) != meta.fingerprint(nested(401))

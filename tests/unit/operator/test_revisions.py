@@ -9,85 +9,92 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import desired, revisions, updates
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
-from tests.unit.operator.builders import NOW, make_vllm
+from tests.unit.operator.builders import NOW, make_vllm, merged, nested
 
 ROLES = ("prefill", "decode", "router")
 ME = "this build"
 
 
-VARIABLE, LIMITS = {"name": "A", "value": "1"}, {"limits": {"cpu": "1"}}
+VARIABLE, LIMITS, HIGH = (
+    {"name": "A", "value": "1"},
+    {"limits": {"cpu": "1"}},
+    {"spec": {"priorityClassName": "high"}},
+)
+ENGINES, ROUTERS = {"prefill", "decode"}, {"prefill", "router"}
 
 
 @pytest.mark.parametrize(
-    ("change", "moved"),
+    ("field", "value", "moved"),
     [
-        ({}, set()),
-        ({"model": {"uri": "org/other"}}, {"prefill", "decode", "router"}),
-        ({"model": {"uri": "m", "download": "Never"}}, set()),
-        ({"model": {"uri": "m", "revision": "v1"}}, {"prefill", "decode"}),
-        ({"model": {"uri": "m", "cache": {"claimName": "weights"}}}, {"prefill", "decode"}),
-        ({"model": {"uri": "m", "tokenSecret": {"name": "a"}}}, {"prefill", "decode"}),
-        ({"engine": {"args": ["--seed=1"]}}, {"prefill", "decode"}),
-        ({"engine": {"image": "mine:1"}}, {"prefill", "decode"}),
-        (
-            {"engine": {"env": [VARIABLE], "leaseSeconds": 60, "imagePullPolicy": "Always"}},
-            {"prefill", "decode"},
-        ),
-        ({"prefill": {"gpus": 2, "args": ["--seed=1"], "resources": LIMITS, "drainSeconds": 5}}, {"prefill"}),
-        (
-            {"decode": {"gpus": 2, "parallelism": {"expert": "Enabled", "redundantExperts": 8}}},
-            {"decode"},
-        ),
-        ({"decode": {"drainSeconds": 5}}, {"decode"}),
-        (
-            {"router": {"image": "r:1", "imagePullPolicy": "Always", "resources": LIMITS, "drainSeconds": 5}},
-            {"prefill", "router"},
-        ),
-        ({"router": {"env": [VARIABLE]}}, {"prefill", "router"}),
-        ({"router": {"apiKeysSecret": "a"}}, {"prefill", "router"}),
-        ({"router": {"tlsSecret": "a"}}, {"prefill", "router"}),
-        ({"router": {"adminTLS": {"secretName": "a", "authorityConfigMap": "b"}}}, {"prefill", "router"}),
-        ({"accelerator": {"resourceName": "nvidia.com/gpu"}}, {"prefill", "decode"}),
-        ({"prefill": {"replicas": 7}}, set()),
-        (
-            {"prefill": {"rollout": {"minReadySeconds": 5}}, "decode": {"rollout": {"minReadySeconds": 5}}},
-            set(),
-        ),
-        ({"decode": {"replicas": 7}}, set()),
-        ({"prefill": {"env": [VARIABLE]}}, {"prefill"}),
-        ({"decode": {"parallelism": {"data": 2}}}, {"decode"}),
-        ({"decode": {"podTemplate": {"spec": {"priorityClassName": "high"}}}}, {"decode"}),
-        ({"router": {"args": ["--x"]}}, {"prefill", "router"}),
-        ({"router": {"placement": "Deployment"}}, {"prefill", "router"}),
-        ({"router": {"policy": "JSQ", "tau": 0.3}}, set()),
-        ({"router": {"maxInFlightPerDecode": 100}}, set()),
-        ({"router": {"maxWaiting": 5, "maxWaitSeconds": 3}}, set()),
-        ({"router": {"maxInFlightPerDecode": 300}}, {"decode"}),
-        ({"router": {"podTemplate": {"spec": {"priorityClassName": "high"}}}}, {"router"}),
-        ({"signatures": {"retentionHours": 12, "retentionMebibytes": 5}}, {"prefill", "router"}),
-        ({"signatures": {"samplePercent": 50}}, set()),
-        ({"refit": {"minSamples": 7}}, set()),
-        ({"centroids": {"pin": "f"}}, set()),
-        ({"update": "Immediate"}, set()),
-        (
-            {"prefill": {"gpus": 1}, "engine": {"leaseSeconds": 300}, "signatures": {"retentionHours": 24}},
-            set(),
-        ),
+        ("model.uri", "org/other", {*ROLES}),
+        ("model.download", "Never", set()),
+        ("model.revision", "v1", ENGINES),
+        ("model.cache", {"claimName": "weights"}, ENGINES),
+        ("model.tokenSecret", {"name": "a"}, ENGINES),
+        ("model.name", "served", {*ROLES}),
+        ("engine.args", ["--seed=1"], ENGINES),
+        ("engine.env", [VARIABLE], ENGINES),
+        ("engine.image", "mine:1", ENGINES),
+        ("engine.imagePullPolicy", "Always", ENGINES),
+        ("engine.leaseSeconds", 60, ENGINES),
+        ("engine.leaseSeconds", 300, set()),
+        ("accelerator.resourceName", "nvidia.com/gpu", ENGINES),
+        ("prefill.replicas", 7, set()),
+        ("prefill.rollout.minReadySeconds", 5, set()),
+        ("prefill.gpus", 1, set()),
+        ("prefill.gpus", 2, {"prefill"}),
+        ("prefill.args", ["--seed=1"], {"prefill"}),
+        ("prefill.env", [VARIABLE], {"prefill"}),
+        ("prefill.resources", LIMITS, {"prefill"}),
+        ("prefill.drainSeconds", 5, {"prefill"}),
+        ("decode.replicas", 7, set()),
+        ("decode.rollout.minReadySeconds", 5, set()),
+        ("decode.gpus", 2, {"decode"}),
+        ("decode.drainSeconds", 5, {"decode"}),
+        ("decode.parallelism", {"data": 2}, {"decode"}),
+        ("decode.parallelism", {"expert": "Enabled", "redundantExperts": 8}, {"decode"}),
+        ("decode.podTemplate", HIGH, {"decode"}),
+        ("router.args", ["--x"], ROUTERS),
+        ("router.env", [VARIABLE], ROUTERS),
+        ("router.image", "r:1", ROUTERS),
+        ("router.imagePullPolicy", "Always", ROUTERS),
+        ("router.resources", LIMITS, ROUTERS),
+        ("router.drainSeconds", 5, ROUTERS),
+        ("router.apiKeysSecret", "a", ROUTERS),
+        ("router.tlsSecret", "a", ROUTERS),
+        ("router.adminTLS", {"secretName": "a", "authorityConfigMap": "b"}, ROUTERS),
+        ("router.placement", "Deployment", ROUTERS),
+        ("router.podTemplate", HIGH, {"router"}),
+        ("router.policy", "JSQ", set()),
+        ("router.tau", 0.3, set()),
+        ("router.maxInFlightPerDecode", 100, set()),
+        ("router.maxInFlightPerDecode", 300, {"decode"}),
+        ("router.maxWaiting", 5, set()),
+        ("router.maxWaitSeconds", 3, set()),
+        ("signatures.retentionHours", 12, ROUTERS),
+        ("signatures.retentionHours", 24, set()),
+        ("signatures.retentionMebibytes", 5, ROUTERS),
+        ("signatures.samplePercent", 50, set()),
+        ("refit.minSamples", 7, set()),
+        ("centroids.pin", "f", set()),
+        ("update", "Immediate", set()),
     ],
 )
-def test_what_decides_about_pods_of_a_role(change, moved):
-    assert {role for role in ROLES if inputs(role) != inputs(role, change)} == moved
-    # the opposite would freeze a pod that the spec asks to change
+def test_what_decides_about_pods_of_a_role(field, value, moved):
     for placement in ("Sidecar", "Deployment"):
-        one = {"router": {"placement": placement}}
-        other = one | change | {"router": one["router"] | change.get("router", {})}
-        before, after = templates(one), templates(other)
-        changed = {role for role in before if before[role] != after.get(role)}
-        assert changed <= {role for role in ROLES if inputs(role, one) != inputs(role, other)}
+        one = {"model": {"uri": "m"}} | nested("router.placement", placement)
+        other = merged(one, nested(field, value))
+        before, after = inputs(one), inputs(other)
+        if placement == "Sidecar":
+            assert {role for role in ROLES if before[role] != after[role]} == moved
+        # the opposite would freeze a pod that the spec asks to change
+        before_template, template = templates(one), templates(other)
+        for role in ROLES:
+            assert before[role] != after[role] or before_template.get(role) == template.get(role)
 
 
-def inputs(role, change=None):
-    return revisions.inputs(make_vllm(**change or {}), role)
+def inputs(spec):
+    return {role: revisions.inputs(make_vllm(**spec), role) for role in ROLES}
 
 
 def templates(spec):

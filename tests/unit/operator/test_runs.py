@@ -1,5 +1,7 @@
 """Which fits of a deployment start now: one at a time."""
 
+from types import MappingProxyType
+
 import pytest
 
 from eldr_operator.fits.runs import MOST_WAITING, MOST_WRITES, Runs
@@ -31,12 +33,17 @@ def world():
 
 @pytest.fixture
 def runs(world):
-    return Runs(world, world, world, Metrics(), "image")
+    made = Runs(world, world, world, Metrics(), "image")
+
+    async def advance(fits, jobs=MappingProxyType({}), *, may_start=True):
+        return await made.advance(make_cr(), fits, jobs, NOW, may_start=may_start)
+
+    return advance
 
 
 async def test_of_fits_that_wait_one_starts(world, runs):
     fits = [make_fit(name, "Pending") for name in ("b", "a", "c")]
-    assert not await runs.advance(make_cr(), fits, {}, NOW, may_start=True)
+    assert not await runs(fits)
     assert world.jobs == ["a"]
     assert world.said == {"a": "Running", "b": "Queued", "c": "Queued"}
 
@@ -46,16 +53,16 @@ async def test_a_fit_waits_for_the_job_of_one_that_was_deleted(world, runs):
     metadata = held.metadata.model_copy(update={"deletion_timestamp": NOW})
     deleted = held.model_copy(update={"metadata": metadata})
     job = {"metadata": {"ownerReferences": [{"uid": metadata.uid}]}}
-    assert await runs.advance(make_cr(), [deleted, following], {"held": job}, NOW, may_start=True)
+    assert await runs([deleted, following], {"held": job})
     assert world.jobs == []
     assert world.said == {"held": "Deleted", "next": "Queued"}
 
 
 async def test_a_fit_starts_once_its_rights_are_there(world, runs):
     fits = [make_fit("a", "Pending")]
-    assert not await runs.advance(make_cr(), fits, {}, NOW, may_start=False)
+    assert not await runs(fits, may_start=False)
     assert (world.jobs, world.said) == ([], {"a": "Queued"})
-    await runs.advance(make_cr(), fits, {}, NOW, may_start=True)
+    await runs(fits)
     assert world.jobs == ["a"]
 
 
@@ -68,13 +75,13 @@ def ended(fit):
 async def test_a_fit_costs_no_request_until_its_job_has_ended(world, runs):
     fits = [make_fit("a", "Running"), *(make_fit(f"b{n}", "Queued") for n in range(10))]
     running = ended(fits[0]) | {"status": {"active": 1}}
-    await runs.advance(make_cr(), fits, {"a": running}, NOW, may_start=True)
+    await runs(fits, {"a": running})
     assert world.asked == []
-    await runs.advance(make_cr(), fits, {"a": ended(fits[0])}, NOW, may_start=True)
+    await runs(fits, {"a": ended(fits[0])})
     assert world.asked == [("ConfigMap", "ns", "a-report")]
     world.asked.clear()
     lost = fits[0].model_copy(update={"status": fits[0].status | {"jobName": "a"}})
-    await runs.advance(make_cr(), [lost], {}, NOW, may_start=True)
+    await runs([lost])
     assert world.asked == [("ConfigMap", "ns", "a-report")], "its Job may have reported before it was deleted"
 
 
@@ -82,7 +89,7 @@ async def test_more_fits_than_can_wait_are_refused_some_in_each_pass(world, runs
     fits = [make_fit(f"f{n:03d}", "Pending") for n in range(100)]
     last = fits[-1]
     jobs = {last.name: ended(last) | {"status": {"active": 1}}}
-    await runs.advance(make_cr(), fits, jobs, NOW, may_start=True)
+    await runs(fits, jobs)
     queued = [name for name, said in world.said.items() if said == "Queued"]
     refused = [name for name, said in world.said.items() if said == "TooManyWaiting"]
     assert world.said[last.name] == "Running", "the one that runs is not refused, wherever it stands"

@@ -16,18 +16,13 @@ def view(router="r0", **signatures):
     return RouterView(RouterPod("p", "127.0.0.1", None), router=router, signatures=signatures)
 
 
-@pytest.fixture
-def judge():
-    """Let the routers count for one window."""
-
-    def run(*steps, status=None):
-        window, found = None, None
-        for index, views in enumerate(steps):
-            window, answers = advance(window, views, NOW + index * WINDOW)
-            found = answers if answers is not None else found
-        return judge_answers(make_cr(status), found)
-
-    return run
+def judge(*steps):
+    """Let the routers count for one window after the other."""
+    window, found = None, None
+    for index, views in enumerate(steps):
+        window, answers = advance(window, views, NOW + index * WINDOW)
+        found = answers if answers is not None else found
+    return judge_answers(make_cr(), found)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +38,12 @@ def judge():
         ({}, ("Unknown", "NoTraffic")),
     ],
 )
-def test_verdicts(judge, counted, expected):
+def test_verdicts(counted, expected):
     found = judge([view(**dict.fromkeys(counted, 0))], [view(**counted)])
     assert (found.status, found.reason) == expected
 
 
-def test_the_message_names_share_and_remedy(judge):
+def test_the_message_names_share_and_remedy():
     found = judge([view(exact=0, no_signature=0)], [view(exact=75, no_signature=25)])
     assert found.message.startswith("25% of recent prefill answers carried no expert counts")
     assert "log of a prefill engine" in found.message
@@ -56,7 +51,7 @@ def test_the_message_names_share_and_remedy(judge):
     assert "docs/guides/vllm.md" in judge_answers(cr, {"no_signature": 10}).message
 
 
-def test_what_was_counted_before_does_not_count(judge):
+def test_what_was_counted_before_does_not_count():
     old = view(no_signature=1000, exact=0)
     assert judge([old], [view(no_signature=1000, exact=20)]).status == "True"
     assert (
@@ -65,7 +60,7 @@ def test_what_was_counted_before_does_not_count(judge):
     )
 
 
-def test_a_restarted_router_counts_from_its_own_start(judge):
+def test_a_restarted_router_counts_from_its_own_start():
     steps = [view("a", exact=500)], [view("b", exact=5)], [view("b", exact=30)]
     assert judge(*steps[:2]).reason == "NoTraffic"
     assert judge(*steps).reason == "Reported"
@@ -86,7 +81,7 @@ def test_what_becomes_of_requests_without_a_signature_depends_on_the_policy(qual
     assert f"they {says}" in found.message
 
 
-def test_routers_add_up(judge):
+def test_routers_add_up():
     start = [view("a", exact=0, no_signature=0), view("b", exact=0, no_signature=0)]
     assert judge(start, [view("a", exact=30), view("b", no_signature=10)]).reason == "Missing"
 
@@ -119,7 +114,7 @@ def test_without_news_the_last_word_stays():
     assert (found.status, found.reason, found.message) == ("False", "Missing", "all")
 
 
-def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs(judge):
+def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs():
     plain = judge([view(exact=0)], [view(exact=100)])
     new = [replace(view(), untested=("0.34.1",)), replace(view("r1"), untested=("0.34.1", "0.35.0"))]
     told = warned(plain, new)
@@ -130,7 +125,7 @@ def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs(judge)
     assert warned(told, [view()]) == plain
 
 
-def test_decode_engines_that_have_failed_to_count_are_told_until_they_count(judge):
+def test_decode_engines_that_have_failed_to_count_are_told_until_they_count():
     good = judge([view(exact=0)], [view(exact=100)])
     bad = judge([view(no_signature=0)], [view(no_signature=100)])
     silent = [
