@@ -76,31 +76,6 @@ def test_manifests_fit_the_schemas(name, table):
         kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
 
 
-@pytest.mark.parametrize(
-    ("spec", "restarts"),
-    [
-        ({"router": {"tau": 0.5, "policy": "JSQ", "minCandidates": 2, "maxInFlightPerDecode": 1}}, set()),
-        ({"router": {"policy": "MarginalUnion", "maxLoad": "1.25"}}, set()),
-        ({"router": {"policy": "Domain", "domains": [{"name": "code", "share": 2}]}}, set()),
-        ({"signatures": {"samplePercent": 77}}, set()),
-        ({"refit": {"schedule": "0 3 * * *", "minSamples": 5}}, set()),
-        ({"centroids": {"pin": "f", "ackTimeoutSeconds": 3}}, set()),
-        ({"decode": {"replicas": 9}}, set()),
-        ({"engine": {"type": "Simulator", "leaseSeconds": 60}}, {"x-prefill", "x-decode"}),
-        ({"router": {"drainSeconds": 1}}, {"x-prefill"}),
-    ],
-)
-def test_what_restarts_pods(spec, restarts):
-    before, after = by_kind(make_cr()), by_kind(make_cr(**spec))
-    changed = {
-        name
-        for (kind, name), manifest in before.items()
-        if "template" in manifest.get("spec", {})
-        and manifest["spec"]["template"] != after[kind, name]["spec"]["template"]
-    }
-    assert changed == restarts
-
-
 def test_who_may_wait_is_written_where_the_spec_says_so(table):
     def written(**router):
         return json.loads(routing.document(make_cr(router=router), table))

@@ -351,9 +351,13 @@ def test_a_set_that_comes_back_by_itself_needs_no_other():
     assert one.verdict.fit is None
 
 
-@pytest.mark.parametrize(
+GOES_ON = pytest.mark.parametrize(
     "options", [{"policy": POLICY_MARGINAL}, {"pinned": True, "chosen": True}, {"spec": {"mode": "Observe"}}]
 )
+"""Sets that go on serving though they harm."""
+
+
+@GOES_ON
 def test_a_harmful_set_that_goes_on_serving_orders_no_fit_on_quiet_traffic(options):
     one = Life(**options)
     one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
@@ -381,9 +385,7 @@ def test_marginal_union_lets_its_prior_decay_instead():
     assert one.look(policy=POLICY_ELDR).protective
 
 
-@pytest.mark.parametrize(
-    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True, "chosen": True}, {"spec": {"mode": "Observe"}}]
-)
+@GOES_ON
 def test_a_set_that_goes_on_serving_is_no_longer_called_harmful_once_it_saves(options):
     one = harmful(**options)
     assert one.verdict.harm is not None

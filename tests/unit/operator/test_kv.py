@@ -90,7 +90,7 @@ def pod(name, role, key, *, is_ready=True, **metadata):
     return {"metadata": {"name": name, "labels": labels, **metadata}, "status": {"conditions": conditions}}
 
 
-PREFILL = pod("q", "prefill", "a")
+PREFILL, DECODE = pod("q", "prefill", "a"), pod("d", "decode", "b")
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ PREFILL = pod("q", "prefill", "a")
         ([PREFILL, pod("d", "decode", "a")], []),
         ([PREFILL, pod("d1", "decode", "b"), pod("d0", "decode", "b")], ["d0", "d1"]),
         ([PREFILL, pod("d", "decode", "b", is_ready=False)], []),
-        ([pod("p", "prefill", "b", is_ready=False), PREFILL, pod("d", "decode", "b")], ["d"]),
-        ([pod("p", "prefill", "b", deletionTimestamp="t"), PREFILL, pod("d", "decode", "b")], ["d"]),
-        ([pod("p", "prefill", ""), pod("d", "decode", "b")], []),
+        ([pod("p", "prefill", "b", is_ready=False), PREFILL, DECODE], ["d"]),
+        ([pod("p", "prefill", "b", deletionTimestamp="t"), PREFILL, DECODE], ["d"]),
+        ([pod("p", "prefill", ""), DECODE], []),
         ([PREFILL, pod("d", "decode", "")], []),
-        ([pod("d", "decode", "b")], []),
+        ([DECODE], []),
         ([pod("r", "router", ""), {"metadata": {"name": "x"}}], []),
     ],
 )
@@ -119,26 +119,24 @@ def runs(name, image_id, key="k", container="engine", phase="Running", **metadat
 
 
 A, B = "docker.io/v@sha256:aaaa", "docker.io/v@sha256:bbbb"
+FIRST = runs("p", A)
 
 
 @pytest.mark.parametrize(
-    ("pods", "expected"),
+    ("others", "expected"),
     [
-        ([runs("p", A), runs("d", B), runs("e", B)], "sha256:aaaa in p; sha256:bbbb in d, e"),
-        ([runs("p", A), runs("d", "mirror.example/v@sha256:aaaa")], ""),
-        ([runs("p", A), runs("d", B, key="l")], ""),
-        ([runs("p", A), runs("d", B, deletionTimestamp="t")], ""),
-        ([runs("p", A), runs("d", B, phase="Failed"), runs("e", B, phase="Succeeded")], ""),  # evicted
-        ([runs("p", A), runs("d", B, container="router")], ""),
-        (
-            [runs("p", A), runs("d", "sha256:bbbb"), runs("e", ""), runs("f", None), pod("g", "decode", "k")],
-            "",
-        ),
-        ([runs("p", A, key=""), runs("d", B, key="")], ""),
+        ([runs("d", B), runs("e", B)], "sha256:aaaa in p; sha256:bbbb in d, e"),
+        ([runs("d", "mirror.example/v@sha256:aaaa")], ""),
+        ([runs("d", B, key="l")], ""),
+        ([runs("d", B, deletionTimestamp="t")], ""),
+        ([runs("d", B, phase="Failed"), runs("e", B, phase="Succeeded")], ""),  # evicted
+        ([runs("d", B, container="router")], ""),
+        ([runs("d", "sha256:bbbb"), runs("e", ""), runs("f", None), pod("g", "decode", "k")], ""),
+        ([runs("d", B, key=""), runs("e", A, key="")], ""),
     ],
 )
-def test_engines_that_run_different_images_by_one_name(pods, expected):
-    assert kv.mixed_images(pods) == expected
+def test_engines_that_run_different_images_by_one_name(others, expected):
+    assert kv.mixed_images([FIRST, *others]) == expected
 
 
 @pytest.mark.parametrize(

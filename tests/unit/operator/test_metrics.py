@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from prometheus_client import generate_latest
 
 from eldr.contract import KIND_DEPLOYMENT, KIND_FIT
@@ -30,66 +29,63 @@ def shown(metrics):
     return {tuple(one.labels[label] for label in labels): one.value for one in family.samples}
 
 
-@pytest.fixture
-def program():
-    metrics = Metrics()
-    made = assembled(None, None, None, Settings(lease_namespace="eldr-system"), metrics)
-    return made, metrics
+class Program:
+    """An operator that acts, or waits for another one."""
+
+    def __init__(self):
+        self.metrics = Metrics()
+        self.made = assembled(None, None, None, Settings(lease_namespace="eldr-system"), self.metrics)
+
+    def act(self):
+        self.made.lease.held.set()
+        return self
+
+    def sees(self, live, kind=KIND_DEPLOYMENT, *, is_gone=False):
+        self.made.manager.changed(kind, live, is_gone=is_gone)
+        return shown(self.metrics)
 
 
-def test_each_condition_has_a_series_for_each_status(program):
-    made, metrics = program
-    made.lease.held.set()
-    made.manager.changed(
-        KIND_DEPLOYMENT, resource(KIND_DEPLOYMENT, "x", 1, Ready="False", Degraded="Unknown"), is_gone=False
-    )
-    made.manager.changed(KIND_FIT, resource(KIND_FIT, "f", 2, Succeeded="True"), is_gone=False)
-    assert shown(metrics) == {
-        (KIND_DEPLOYMENT, "x", "Ready", "true"): 0,
-        (KIND_DEPLOYMENT, "x", "Ready", "false"): 1,
-        (KIND_DEPLOYMENT, "x", "Ready", "unknown"): 0,
-        (KIND_DEPLOYMENT, "x", "Degraded", "true"): 0,
-        (KIND_DEPLOYMENT, "x", "Degraded", "false"): 0,
-        (KIND_DEPLOYMENT, "x", "Degraded", "unknown"): 1,
-        (KIND_FIT, "f", "Succeeded", "true"): 1,
-        (KIND_FIT, "f", "Succeeded", "false"): 0,
-        (KIND_FIT, "f", "Succeeded", "unknown"): 0,
+def deployment(version=1, **conditions):
+    return resource(KIND_DEPLOYMENT, "x", version, **conditions)
+
+
+def test_each_condition_has_a_series_for_each_status():
+    program = Program().act()
+    program.sees(deployment(Ready="False", Degraded="Unknown"))
+    found = program.sees(resource(KIND_FIT, "f", 2, Succeeded="True"), KIND_FIT)
+    assert found == {
+        (*which, status): status == told
+        for *which, told in (
+            (KIND_DEPLOYMENT, "x", "Ready", "false"),
+            (KIND_DEPLOYMENT, "x", "Degraded", "unknown"),
+            (KIND_FIT, "f", "Succeeded", "true"),
+        )
+        for status in ("true", "false", "unknown")
     }
-    page = generate_latest(metrics.registry).decode()
     assert (
         'eldr_operator_condition{kind="EldrDeployment",name="x",namespace="ns",reason="ReadyWhy",status="false",type="Ready"} 1.0'
-        in page
+        in generate_latest(program.metrics.registry).decode()
     )
 
 
-def test_series_change_with_the_condition_and_go_with_the_object(program):
-    made, metrics = program
-    made.lease.held.set()
-    ready = (KIND_DEPLOYMENT, "x", "Ready", "true")
+def test_series_change_with_the_condition_and_go_with_the_object():
+    program = Program().act()
     for version, status in ((1, "False"), (2, "True")):
-        live = resource(KIND_DEPLOYMENT, "x", version, Ready=status)
-        made.manager.changed(KIND_DEPLOYMENT, live, is_gone=False)
-        assert shown(metrics)[ready] == float(status == "True")
-    gone = resource(KIND_DEPLOYMENT, "x", 3, Ready="True")
-    made.manager.changed(KIND_DEPLOYMENT, gone, is_gone=True)
-    assert shown(metrics) == {}
+        found = program.sees(deployment(version, Ready=status))
+        assert found[KIND_DEPLOYMENT, "x", "Ready", "true"] == (status == "True")
+    assert program.sees(deployment(3, Ready="True"), is_gone=True) == {}
 
 
-def test_an_operator_that_waits_tells_of_no_condition(program):
-    made, metrics = program
-    made.manager.changed(KIND_DEPLOYMENT, resource(KIND_DEPLOYMENT, "x", 1, Ready="True"), is_gone=False)
-    assert shown(metrics) == {}
-    made.lease.held.set()
-    assert len(shown(metrics)) == 3
+def test_an_operator_that_waits_tells_of_no_condition():
+    program = Program()
+    assert program.sees(deployment(Ready="True")) == {}
+    assert len(shown(program.act().metrics)) == 3
 
 
-def test_a_resource_without_status_has_no_series(program):
-    made, metrics = program
-    made.lease.held.set()
-    fresh = resource(KIND_DEPLOYMENT, "x", 1)
+def test_a_resource_without_status_has_no_series():
+    fresh = deployment()
     del fresh["status"]
-    made.manager.changed(KIND_DEPLOYMENT, fresh, is_gone=False)
-    assert shown(metrics) == {}
+    assert Program().act().sees(fresh) == {}
 
 
 def test_the_cache_may_change_while_it_is_read():

@@ -102,7 +102,7 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
     ],
 )
 def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(pin, told):
-    first = make_fit("first", finished="2026-11-21T10:00:00Z")
+    first = make_fit("first")
     fits = [first, with_set_of(make_fit("again"), first), make_fit("newer"), make_fit("rejected", "Rejected")]
     active = make_set("gone") if pin == "gone" else make_set("first")
     spec = {"centroids": {"pin": pin}} if pin else {}
@@ -118,7 +118,7 @@ def with_set_of(fit, other):
 
 
 def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting():
-    first = make_fit("first", finished="2026-11-21T10:00:00Z")
+    first = make_fit("first")
     before = Memory(table=Table(epoch=2, active=make_set("first"), activated_at=NOW))
     again = with_set_of(make_fit("again", finished="2026-11-21T11:30:00Z"), first)
     passed_over = make_fit("passed-over", finished="2026-11-21T11:00:00Z")

@@ -69,6 +69,9 @@ ENGINES, ROUTERS = {"prefill", "decode"}, {"prefill", "router"}
         ("router.tau", 0.3, set()),
         ("router.maxInFlightPerDecode", 100, set()),
         ("router.maxInFlightPerDecode", 300, {"decode"}),
+        ("router.maxLoad", "1.25", set()),
+        ("router.minCandidates", 2, set()),
+        ("router.domains", [{"name": "code", "share": 2}], set()),
         ("router.maxWaiting", 5, set()),
         ("router.maxWaitSeconds", 3, set()),
         ("signatures.retentionHours", 12, ROUTERS),
@@ -76,16 +79,18 @@ ENGINES, ROUTERS = {"prefill", "decode"}, {"prefill", "router"}
         ("signatures.retentionMebibytes", 5, ROUTERS),
         ("signatures.samplePercent", 50, set()),
         ("refit.minSamples", 7, set()),
+        ("refit.schedule", "0 3 * * *", set()),
         ("centroids.pin", "f", set()),
+        ("centroids.ackTimeoutSeconds", 3, set()),
         ("update", "Immediate", set()),
     ],
 )
 def test_what_decides_about_pods_of_a_role(field, value, moved):
-    for placement in ("Sidecar", "Deployment"):
-        one = {"model": {"uri": "m"}} | nested("router.placement", placement)
+    for engine, placement in (("vLLM", "Sidecar"), ("vLLM", "Deployment"), ("Simulator", "Sidecar")):
+        one = {"model": {"uri": "m"}, "engine": {"type": engine}, "router": {"placement": placement}}
         other = merged(one, nested(field, value))
         before, after = inputs(one), inputs(other)
-        if placement == "Sidecar":
+        if (engine, placement) == ("vLLM", "Sidecar"):
             assert {role for role in ROLES if before[role] != after[role]} == moved
         # the opposite would freeze a pod that the spec asks to change
         before_template, template = templates(one), templates(other)

@@ -46,6 +46,12 @@ def cache():
     return Cache()
 
 
+async def listed(api, cache, *namespaces):
+    streams = Streams(api, cache, namespaces)
+    await streams.list(everything=True)
+    return streams
+
+
 async def test_lists_are_of_the_namespaces_served_and_by_label(api, cache):
     streams = Streams(api, cache, ("n", "m"))
     assert len(streams.blind) == 2 * len(WATCHED)
@@ -58,9 +64,8 @@ async def test_lists_are_of_the_namespaces_served_and_by_label(api, cache):
 
 
 async def test_a_kind_that_may_not_be_listed_is_told_and_the_others_go_on(api, cache, caplog):
-    streams = Streams(api, cache, ())
     api.failing["Role"] = FORBIDDEN
-    await streams.list(everything=True)
+    streams = await listed(api, cache)
     assert streams.blind == {Stream("Role", None): "403 Forbidden: no right"}
     assert (streams.unlisted("anywhere"), cache.get("Pod", "n", "p") is not None) == ({"Role"}, True)
     (why,) = streams.refused("anywhere").values()
@@ -75,8 +80,7 @@ async def test_a_kind_that_may_not_be_listed_is_told_and_the_others_go_on(api, c
 
 
 async def test_a_namespace_that_is_gone_is_left_out_until_it_is_back(api, cache):
-    streams = Streams(api, cache, ("n", "m"))
-    await streams.list(everything=True)
+    streams = await listed(api, cache, "n", "m")
     api.failing["m"] = FORBIDDEN
     api.absent.add("m")
     await streams.list(everything=True)
@@ -92,24 +96,21 @@ async def test_a_namespace_that_is_gone_is_left_out_until_it_is_back(api, cache)
 
 
 async def test_a_namespace_that_is_there_and_may_not_be_read_is_told(api, cache):
-    streams = Streams(api, cache, ("n", "m"))
     api.failing["m"] = FORBIDDEN
-    await streams.list(everything=True)
+    streams = await listed(api, cache, "n", "m")
     assert {stream.namespace for stream in streams.blind} == {"m"}
 
 
 async def test_no_answer_is_told_as_such_and_is_nobodys_missing_right(api, cache):
-    streams = Streams(api, cache, ("n",))
     api.failing["n"] = ApiUnavailableError("no answer")
     api.absent.add("n")
-    await streams.list(everything=True)
+    streams = await listed(api, cache, "n")
     assert set(streams.blind.values()) == {"no answer"}
     assert streams.refused("n") == {}
 
 
 async def test_what_went_while_a_watch_failed_is_seen_by_a_list_after_it_is_back(api, cache):
-    streams, pods = Streams(api, cache, ()), Stream("Pod", None)
-    await streams.list(everything=True)
+    streams, pods = await listed(api, cache), Stream("Pod", None)
     streams.watches.fails(pods)
     for is_back, asked in ((False, ["Pod"]), (False, ["Pod"]), (True, ["Pod"]), (True, [])):
         if is_back:
@@ -124,8 +125,7 @@ async def test_what_went_while_a_watch_failed_is_seen_by_a_list_after_it_is_back
     [(None, "watcher for pods.v1@None"), ("n", "watcher for pods.v1@n")],
 )
 async def test_a_watch_that_fails_is_told_until_it_is_answered(api, cache, namespace, name):
-    streams = Streams(api, cache, (namespace,) if namespace else ())
-    await streams.list(everything=True)
+    streams = await listed(api, cache, *([namespace] if namespace else []))
     failed, answered = asyncio.Event(), asyncio.Event()
 
     async def watch():
@@ -148,15 +148,13 @@ async def test_a_watch_that_fails_is_told_until_it_is_answered(api, cache, names
 
 
 async def test_other_requests_of_kopf_are_nobodys_watch(api, cache):
-    streams = Streams(api, cache, ())
-    await streams.list(everything=True)
+    streams = await listed(api, cache)
     assert list(itertools.islice(streams.watches, 6)) == [1.0, 2.0, 5.0, 10.0, 30.0, 30.0]
     assert streams.blind == {}
 
 
 async def test_while_no_watch_lives_nothing_counts_as_read_until_each_is_answered_again(api, cache):
-    streams = Streams(api, cache, ())
-    await streams.list(everything=True)
+    streams = await listed(api, cache)
     streams.watches.end()
     assert {stream.kind for stream in streams.blind} == WATCHED.keys()
 

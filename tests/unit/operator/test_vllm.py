@@ -43,12 +43,6 @@ def test_command_line_ends_with_what_users_say():
     assert not [each for each in engine(cr, "prefill")["args"] if each.startswith(decode_only)]
 
 
-def test_a_lower_limit_of_the_routers_restarts_no_engine():
-    low, default = (engine(make_vllm(router=r), "decode")["args"] for r in ({"maxInFlightPerDecode": 7}, {}))
-    assert low == default
-    assert not [each for each in default if each.startswith("--max-num-seqs")]
-
-
 @pytest.mark.parametrize(("resource", "is_amd"), [("amd.com/gpu", True), ("nvidia.com/gpu", False)])
 def test_amd_variables_only_on_amd(resource, is_amd):
     found = variables(engine(make_vllm(accelerator={"resourceName": resource}), "decode"))
