@@ -80,10 +80,10 @@ def test_addresses_of_version_6_are_known_without_brackets(no_proxy, expected, m
 async def test_a_list_comes_page_by_page_and_only_what_is_wanted_of_it_is_kept(monkeypatch):
     pages = {
         None: {
-            "items": [{"n": 1, "x": 0}, {"n": 2, "x": 0}],
+            "items": [{"n": 1}, {"n": 2}],
             "metadata": {"resourceVersion": "7", "continue": "a"},
         },
-        "a": {"items": [{"n": 3, "x": 0}], "metadata": {"resourceVersion": "7", "continue": "b"}},
+        "a": {"items": [{"n": 3}], "metadata": {"resourceVersion": "7", "continue": "b"}},
         "b": {"items": None, "metadata": {"resourceVersion": "7"}},
     }
     asked = []

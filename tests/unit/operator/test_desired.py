@@ -23,11 +23,9 @@ IMAGE = "ghcr.io/eldr/eldr:test"
 OUTSIDE = Outside("eldr-system")
 
 
-@pytest.fixture
-def table():
-    return routing.Table(
-        epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=NOW
-    )
+TABLE = routing.Table(
+    epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=NOW
+)
 
 
 def example(name: str) -> EldrDeployment:
@@ -56,8 +54,8 @@ def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen
 
 
 @pytest.mark.parametrize("name", ["simulator", "mi300x", "shared-weights"])
-def test_golden(name, table):
-    made = children(example(name), table)
+def test_golden(name):
+    made = children(example(name), TABLE)
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("ELDR_GOLDEN") == "write":
         text = yaml.dump_all(json.loads(json.dumps(made)), Dumper=yaml.SafeDumper, sort_keys=False, width=110)
@@ -67,18 +65,18 @@ def test_golden(name, table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["simulator", "mi300x", "shared-weights"])
-def test_manifests_fit_the_schemas(name, table):
+def test_manifests_fit_the_schemas(name):
     cr = example(name)
     for manifest in [
-        *children(cr, table),
+        *children(cr, TABLE),
         fit_job(cr, make_fit("f", "Pending"), IMAGE),
     ]:
         kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
 
 
-def test_who_may_wait_is_written_where_the_spec_says_so(table):
+def test_who_may_wait_is_written_where_the_spec_says_so():
     def written(**router):
-        return json.loads(routing.document(make_cr(router=router), table))
+        return json.loads(routing.document(make_cr(router=router), TABLE))
 
     assert not written().keys() & {"max_waiting", "max_wait_seconds"}, (
         "else options among router.args would not count"

@@ -10,20 +10,28 @@ def state(blocked=(), harmful=()):
     return State(blocked=tuple(blocked), harmful=tuple(harmful))
 
 
-def marked(fit, blocked, now, refused=(), harmful=()):
-    ((found, status),) = marks.marks([fit], state(blocked, harmful), dict(refused), now)
+def news(fit, blocked=(), harmful=(), refused=()):
+    return list(marks.marks([fit], state(blocked, harmful), dict(refused), NOW))
+
+
+def recalled(fit, blocked=(), harmful=()):
+    return marks.recalled([fit], state(blocked, harmful))
+
+
+def marked(fit, blocked, refused=(), harmful=()):
+    ((found, status),) = news(fit, blocked, harmful, refused)
     assert found is fit
     return fit.model_copy(update={"status": status})
 
 
 def test_what_was_marked_is_recalled():
-    fit = marked(make_fit("a"), ["sha256:a"], NOW)
+    fit = marked(make_fit("a"), ["sha256:a"])
     assert (fit.blocked, fit.state) == ("RolledBack", ("True", "Accepted"))
     assert fit.status["conditions"][1]["lastTransitionTime"] == "2026-11-21T12:00:00Z"
-    assert list(marks.marks([fit], state(["sha256:a"], ()), {}, NOW)) == [], "once"
-    assert marks.recalled([fit], state(())).blocked == ("sha256:a",)
-    assert marks.recalled([fit], state(("sha256:a", "sha256:b"))).blocked == ("sha256:a", "sha256:b")
-    assert marks.recalled([fit], state(("sha256:b",))).blocked == ("sha256:a", "sha256:b")
+    assert news(fit, ["sha256:a"]) == [], "once"
+    assert recalled(fit).blocked == ("sha256:a",)
+    assert recalled(fit, ("sha256:a", "sha256:b")).blocked == ("sha256:a", "sha256:b")
+    assert recalled(fit, ("sha256:b",)).blocked == ("sha256:a", "sha256:b")
 
 
 def test_only_the_fits_of_blocked_sets_are_marked():
@@ -33,7 +41,7 @@ def test_only_the_fits_of_blocked_sets_are_marked():
 
 
 def test_why_a_set_was_refused_is_told():
-    fit = marked(make_fit("a"), ["sha256:a"], NOW, {"sha256:a": "no router can load it: shape differs"})
+    fit = marked(make_fit("a"), ["sha256:a"], {"sha256:a": "no router can load it: shape differs"})
     assert fit.blocked == "Refused"
     assert fit.status["conditions"][1]["message"].startswith(
         "no router can load it: shape differs: it is not"
@@ -41,32 +49,32 @@ def test_why_a_set_was_refused_is_told():
 
 
 def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer():
-    fit = marked(make_fit("a"), [], NOW, harmful=["sha256:a"])
+    fit = marked(make_fit("a"), [], harmful=["sha256:a"])
     assert (fit.harms, fit.blocked, fit.state) == (True, "", ("True", "Accepted"))
-    assert list(marks.marks([fit], state([], ["sha256:a"]), {}, NOW)) == [], "once"
-    assert marks.recalled([fit], state((), ("sha256:b",))).harmful == ("sha256:a", "sha256:b")
-    assert marks.recalled([fit], state(())).blocked == ()
-    over = marked(fit, [], NOW, harmful=["sha256:b"])
+    assert news(fit, [], ["sha256:a"]) == [], "once"
+    assert recalled(fit, (), ("sha256:b",)).harmful == ("sha256:a", "sha256:b")
+    assert recalled(fit).blocked == ()
+    over = marked(fit, [], harmful=["sha256:b"])
     assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Regresses"]
     assert not over.harms
-    assert list(marks.marks([over], state([], []), {}, NOW)) == []
-    assert marks.recalled([over], state((), ())).harmful == ()
+    assert news(over) == []
+    assert recalled(over).harmful == ()
 
 
 def test_a_set_that_harms_and_is_blocked_says_both():
-    fit = marked(make_fit("a"), ["sha256:a"], NOW, harmful=["sha256:a"])
+    fit = marked(make_fit("a"), ["sha256:a"], harmful=["sha256:a"])
     assert (fit.harms, fit.blocked) == (True, "RolledBack")
-    assert not marked(fit, ["sha256:a"], NOW).harms
-    assert marked(fit, ["sha256:a"], NOW).blocked == "RolledBack"
+    assert not marked(fit, ["sha256:a"]).harms
+    assert marked(fit, ["sha256:a"]).blocked == "RolledBack"
 
 
 def test_what_an_operator_before_this_one_has_barred_stays_blocked():
-    fit = marked(make_fit("a"), ["sha256:a"], NOW)
+    fit = marked(make_fit("a"), ["sha256:a"])
     conditions = [
         each | ({"type": "Barred"} if each["type"] == "Blocked" else {}) for each in fit.status["conditions"]
     ]
     before = fit.model_copy(update={"status": fit.status | {"conditions": conditions}})
-    assert marks.recalled([before], state(())).blocked == ("sha256:a",)
-    assert list(marks.marks([before], state(["sha256:a"], ()), {}, NOW)) == [], "it says so already"
+    assert recalled(before).blocked == ("sha256:a",)
+    assert news(before, ["sha256:a"]) == [], "it says so already"
     assert records.read(State, {"barred": ["sha256:a"]}).blocked == ("sha256:a",)
     assert records.read(State, {"barred": ["sha256:a"], "blocked": []}).blocked == ()
