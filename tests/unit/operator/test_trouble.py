@@ -42,6 +42,7 @@ RUNNING = {"running": {}}
         ),
         (container(RUNNING, exitCode=1, reason="Error"), "CrashLoop", "Error, exit code 1"),
         (container(RUNNING, exitCode=1, message=f"{contract.REFUSAL}no"), "EngineRefused", "no"),
+        (container(BACK_OFF, exitCode=1, message=f"{contract.REFUSAL}no"), "EngineRefused", "no"),
         (container(BACK_OFF), "CrashLoop", "kubectl logs x-decode-1 -c engine --previous"),
         (container(RUNNING, ready=True, exitCode=1), None, ""),
         (container(RUNNING, restarts=1, exitCode=1), None, ""),

@@ -142,6 +142,11 @@ def test_variables_let_pass(spec):
     assert problems(make_vllm(decode=spec)) == []
 
 
+def test_users_variables_win():
+    cr = make_vllm(env("VLLM_PLUGINS", "eldr,mine"))
+    assert variables(engine(cr, "prefill"))["VLLM_PLUGINS"] == "eldr,mine"
+
+
 def test_variables_of_simulated_engines_are_let_pass():
     assert problems(make_cr(engine={"type": "Simulator", **env("VLLM_DP_SIZE", "2")})) == []
 
