@@ -218,15 +218,15 @@ def test_sets_of_another_k():
     assert decide(fits, active, router(active="four"), **scaled).table == active, "newer, but of another k"
 
 
-@pytest.mark.parametrize(("policy", "by_load"), [("ELDR", True), ("MarginalUnion", False)])
-def test_what_happens_without_centroids_is_what_the_policy_does(policy, by_load):
-    none = decide([], Table(), router(), router={"policy": policy}).condition
-    assert none.reason == ("Bootstrapping" if by_load else "LearnedPrior")
+@pytest.mark.parametrize(
+    ("policy", "reason", "text"),
+    [("ELDR", "Bootstrapping", "by load"), ("MarginalUnion", "LearnedPrior", "step time")],
+)
+def test_what_happens_without_centroids_is_what_the_policy_does(policy, reason, text):
+    assert decide([], Table(), router(), router={"policy": policy}).condition.reason == reason
     scaled = {"decode": {"replicas": 4}, "router": {"policy": policy}}
     some = decide([make_fit("two")], table("two"), router(active="two"), **scaled).condition
-    assert some.reason == "KMismatch"
-    assert ("in flight" in none.message, "by load" in some.message) == (by_load, by_load)
-    assert ("learn the prior" in none.message, "step time" in some.message) == (not by_load, not by_load)
+    assert text in some.message
 
 
 def test_policy_that_ignores_centroids():
