@@ -5,48 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
+from eldr_operator.errors import LeaseLostError
 from eldr_operator.kube import lease as module
 from eldr_operator.kube.lease import Lease
 from eldr_operator.settings import Settings
 from tests.unit.operator.builders import NOW
-
-
-class Server:
-    """Holds one Lease; refuses a write over another version than it holds, and everything while it is away."""
-
-    def __init__(self):
-        self.live, self.version, self.away = None, 0, False
-        self.asked = []
-        self.answer = self.at_once
-
-    async def at_once(self):
-        pass
-
-    async def get(self, kind, namespace, name):
-        self.asked.append("GET")
-        await self.answer()
-        self._answer()
-        return self.live
-
-    async def request(self, method, url, *, body):
-        self.asked.append(method)
-        await self.answer()
-        self._answer()
-        known = (self.live or {}).get("metadata", {}).get("resourceVersion")
-        if body["metadata"].get("resourceVersion") != known:
-            raise ApiError(409, "Conflict", "it has changed")
-        self.hold(body["metadata"].get("annotations"), **body["spec"])
-        return self.live
-
-    def _answer(self):
-        if self.away:
-            raise ApiUnavailableError("away")
-
-    def hold(self, annotations=None, **spec):
-        self.version += 1
-        metadata = {"resourceVersion": str(self.version), "annotations": annotations or {}}
-        self.live = {"metadata": metadata, "spec": spec}
+from tests.unit.operator.leases import AWAY, Server
 
 
 @pytest.fixture
@@ -88,15 +52,15 @@ async def test_the_first_acts_and_gives_it_back(server, start):
     second, _ = start("b")
     await turns()
     assert (first.held.is_set(), second.held.is_set()) == (True, False)
-    assert server.live["spec"]["leaseTransitions"] == 1
+    assert server.spec()["leaseTransitions"] == 1
     task.cancel()
     await first.release()
     await turns()
     assert second.held.is_set()
-    assert server.live["spec"]["holderIdentity"] == "b"
-    assert server.live["spec"]["leaseTransitions"] == 2
+    assert server.spec()["holderIdentity"] == "b"
+    assert server.spec()["leaseTransitions"] == 2
     await first.release()  # it holds nothing any more
-    assert server.live["spec"]["holderIdentity"] == "b"
+    assert server.spec()["holderIdentity"] == "b"
 
 
 async def test_one_that_died_is_succeeded_after_its_time_by_ones_own_clock(server, seconds, start):
@@ -119,7 +83,7 @@ async def test_one_that_died_is_succeeded_after_its_time_by_ones_own_clock(serve
 async def test_one_that_cannot_renew_ends_before_another_one_may_act(server, seconds, start):
     made, task = start("a")
     await turns()
-    server.away = True
+    server.error = AWAY
     seconds[0] += module.RENEW_WITHIN_SECONDS - 0.1
     await turns()
     assert made.held.is_set()
@@ -141,7 +105,7 @@ async def test_the_pause_after_a_slow_failure_ends_before_another_one_may_act(
     async def fails():
         since = seconds[0] - renewed
         seconds[0] += {0.0: 1.9}.get(since, 0.0) if since < 9.0 else module.REQUEST_SECONDS - 0.1
-        server.away = True
+        server.error = AWAY
 
     async def sleep(pause):
         seconds[0] += pause
@@ -175,14 +139,14 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_that(
 
 
 async def test_one_that_may_not_read_the_lease_is_not_ready_and_says_why(server, seconds, start, caplog):
-    server.away = True
+    server.error = AWAY
     made, _ = start("a")
     await turns()
     assert made.not_ready() == ""
     seconds[0] += module.LEASE_SECONDS
     assert made.not_ready() == "Lease ns/eldr-operator: away"
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
-    server.away = False
+    server.error = None
     await turns()
     assert made.held.is_set()
     assert made.not_ready() == ""
@@ -211,7 +175,7 @@ async def test_a_lease_that_something_else_has_changed_is_read_and_renewed_at_on
 ):
     made, task = start("a")
     await turns()
-    server.hold({"a": "person"}, **server.live["spec"])
+    server.hold({"a": "person"}, **server.spec())
     server.asked.clear()
     monkeypatch.setattr(module, "_RETRY_SECONDS", 3600.0)
     await turns()
@@ -279,7 +243,7 @@ async def test_the_one_that_acts_goes_on_when_it_could_not_serve_any_more(server
         seconds[0] += 5.0
         await turns()
     assert made.held.is_set()
-    assert server.live["spec"]["leaseTransitions"] == 1
+    assert server.spec()["leaseTransitions"] == 1
 
 
 async def test_alone_it_acts_at_once():

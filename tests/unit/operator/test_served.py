@@ -5,43 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from eldr.contract import SERVED_LEASE
 from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.kube import served as module
 from eldr_operator.kube.lease import LEASE_SECONDS
 from eldr_operator.kube.served import Served
 from tests.unit.operator.builders import NOW
-
-
-class Server:
-    """Holds a Lease in each namespace."""
-
-    def __init__(self):
-        self.leases, self.version, self.error, self.writes = {}, 0, None, 0
-
-    async def get(self, kind, namespace, name):
-        assert (kind, name) == ("Lease", SERVED_LEASE)
-        self._answer()
-        return self.leases.get(namespace)
-
-    async def request(self, method, url, *, body):
-        self._answer()
-        self.writes += 1
-        namespace = body["metadata"]["namespace"]
-        known = self.leases.get(namespace, {}).get("metadata", {}).get("resourceVersion")
-        if body["metadata"].get("resourceVersion") != known:
-            raise ApiError(409, "Conflict", "it has changed")
-        self.version += 1
-        metadata = {"name": SERVED_LEASE, "namespace": namespace, "resourceVersion": str(self.version)}
-        self.leases[namespace] = {"metadata": metadata, "spec": body["spec"]}
-        return self.leases[namespace]
-
-    def _answer(self):
-        if self.error:
-            raise self.error
-
-    def holder(self, namespace="n"):
-        return self.leases[namespace]["spec"]["holderIdentity"]
+from tests.unit.operator.leases import AWAY, Server
 
 
 class Releases:
@@ -118,7 +87,7 @@ async def test_an_upgrade_that_gives_it_back_for_a_moment_loses_nothing(releases
     await releases.pass_(30)
     renewing.cancel()
     await old.release()
-    assert releases.server.holder() == ""
+    assert releases.server.spec("n")["holderIdentity"] == ""
     await releases.pass_(10)
     assert await other.other("n") == "a/eldr"
     assert await standby.other("n") == "", "it may at once"
@@ -139,13 +108,13 @@ async def test_a_namespace_without_deployments_is_given_back(releases):
     made = releases.make("a/eldr")
     releases.start(made)
     await releases.turns()
-    assert releases.server.holder() == "a/eldr"
+    assert releases.server.spec("n")["holderIdentity"] == "a/eldr"
     releases.namespaces = []
     await releases.turns()
-    assert releases.server.holder() == ""
-    writes = releases.server.writes
+    assert releases.server.spec("n")["holderIdentity"] == ""
+    writes = releases.server.asked.count("PUT")
     await releases.turns()
-    assert releases.server.writes == writes
+    assert releases.server.asked.count("PUT") == writes
 
 
 async def test_without_the_right_to_leases_it_serves_as_before_and_says_so_once(releases, caplog):
@@ -159,12 +128,12 @@ async def test_without_the_right_to_leases_it_serves_as_before_and_says_so_once(
 
 async def test_an_api_server_that_is_away_changes_nothing_and_is_waited_for_at_first(releases):
     made = releases.make("a/eldr")
-    releases.server.error = ApiUnavailableError("away")
+    releases.server.error = AWAY
     with pytest.raises(ApiUnavailableError):
         await made.other("n")
     releases.server.error = None
     assert await made.other("n") == ""
     releases.start(made)
-    releases.server.error = ApiUnavailableError("away")
+    releases.server.error = AWAY
     await releases.pass_(60)
     assert await made.other("n") == ""
