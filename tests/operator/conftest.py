@@ -22,6 +22,7 @@ from eldr_kube.processes import end, spawn
 from tests.operator.fit_runs import FitRun
 from tests.operator.logging_routers import LoggingRouter
 from tests.operator.real_fits import DRIFT, USUAL, detected, router
+from tests.operator.simulated.cluster import Simulated
 from tests.operator.world import KIND, World
 from tests.support.helm import CHART
 from tests.support.kube import Kube
@@ -261,3 +262,17 @@ def served(world: World, tmp_path: Path) -> Iterator[Callable[..., FitRun]]:
     yield run
     for one in runs:
         one.close()
+
+
+@pytest.fixture
+def bare(request: pytest.FixtureRequest) -> Iterator[Simulated]:
+    """A simulated cluster with an operator and no deployment; its parameter is the seed."""
+    made = Simulated(getattr(request, "param", 1))
+    yield made
+    made.simulation.close()
+
+
+@pytest.fixture
+def it(bare: Simulated) -> Simulated:
+    """The same with a deployment that is ready."""
+    return bare.up()

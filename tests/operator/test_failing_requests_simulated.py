@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple
 
 import pytest
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.errors import ApiError, NoAnswerError, OperatorError, RequestFailedError
+from eldr_operator.errors import ApiError, NoAnswerError, RequestFailedError
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION
-from tests.fakes.kubernetes.server import Asked
-from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
+from tests.operator.chaos import changed
 from tests.operator.simulated import process
 from tests.operator.simulated.changes import BROKEN as NEVER_READY
-from tests.operator.simulated.changes import CRASHES, SimulatedWorld
-from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
-from tests.operator.world import FIT, KIND, SCALER
-from tests.operator.world import simulated as simulated_spec
+from tests.operator.simulated.changes import CRASHES
+from tests.operator.simulated.cluster import Simulated
+from tests.operator.world import FIT, KIND, SCALER, simulated
 from tests.support.deep import nested
 from tests.support.kube import Object, Refused
 
@@ -34,136 +28,68 @@ CHILDREN = {
 DENIED = ApiError(403, "Forbidden", "admission webhook denied the request")
 BROKEN = RequestFailedError(500, "InternalError", "failed calling webhook: context deadline exceeded")
 SILENT = NoAnswerError("PATCH: no answer from the API server in 15 s")
-
-
-class Simulated(NamedTuple):
-    """A cluster, its operator and a deployment's world."""
-
-    simulation: Simulation
-    operator: SimulatedOperator
-    world: SimulatedWorld
-
-    def fail(self, error: OperatorError, fails: Callable[[Asked], bool], seconds: float = 0.0) -> None:
-        """Let writes of some objects wait and then fail; the status of an object is another resource."""
-
-        def is_one(asked: Asked) -> bool:
-            return asked.is_write and not asked.subresource and fails(asked)
-
-        self.operator.client.faults += [
-            lambda asked: seconds if is_one(asked) else None,
-            lambda asked: error if is_one(asked) else None,
-        ]
-
-    def minutes(self, count: int) -> None:
-        for _ in range(2 * count):
-            self.simulation.controllers.step()
-            self.world.run_pods()
-            self.simulation.pass_(30)
-
-    def told(self, condition: str) -> tuple[str, str]:
-        found = self.world.kube.condition(KIND, "x", condition)
-        return found["status"], found["reason"]
-
-    def is_current(self) -> bool:
-        live = self.world.kube.get(KIND, "x")
-        return live["metadata"]["generation"] == (live.get("status") or {}).get("observedGeneration")
-
-
-@contextmanager
-def simulated(seed: int = 1) -> Iterator[Simulated]:
-    random.seed(seed)
-    simulation = Simulation(seed)
-    operator, world = SimulatedOperator(simulation), SimulatedWorld(SimulatedKube(simulation, "n"))
-    world.router_kind = SimulatedRouter
-    operator.start()
-    try:
-        yield Simulated(simulation, operator, world)
-    finally:
-        simulation.close()
+NEVER = {"env": changed(NEVER_READY), "rollout": {"progressDeadlineSeconds": 30}}
+EITHER = pytest.mark.parametrize("role", ["decode", "prefill"])
 
 
 @pytest.mark.parametrize(
     ("kinds", "error", "seconds"), [(CHILDREN, BROKEN, 10.0), ({"Service"}, SILENT, 15.0)]
 )
-def test_a_new_deployment_whose_children_hang_has_a_status(kinds, error, seconds):
-    with simulated() as it:
-        it.fail(error, lambda asked: asked.kind in kinds, seconds)
-        it.world.deploy()
-        it.minutes(10)
-        assert it.is_current()
-        assert it.told("Progressing") == ("False", "ChildUnavailable")
+def test_a_new_deployment_whose_children_hang_has_a_status(bare, kinds, error, seconds):
+    bare.fail(error, lambda asked: asked.kind in kinds, seconds)
+    bare.world.deploy()
+    bare.minutes(10)
+    assert bare.is_current()
+    assert bare.told("Progressing") == ("False", "ChildUnavailable")
 
 
-def test_a_service_that_cannot_be_written_hides_no_lost_engines():
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        it.fail(SILENT, lambda asked: asked.kind == "Service", 15.0)
-        it.world.kube.delete("Service", "x")
-        it.simulation.controllers.quota.add("n")
-        for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
-            it.world.kube.delete("Pod", pod["metadata"]["name"])
-        it.minutes(5)
-        assert it.told("Available")[0] == "False"
-        assert it.told("Ready")[0] == "False"
+def test_a_service_that_cannot_be_written_hides_no_lost_engines(it):
+    it.fail(SILENT, lambda asked: asked.kind == "Service", 15.0)
+    it.kube.delete("Service", "x")
+    it.controllers.quota.add("n")
+    for pod in it.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
+        it.kube.delete("Pod", pod["metadata"]["name"])
+    it.minutes(5)
+    assert it.told("Available")[0] == "False"
+    assert it.told("Ready")[0] == "False"
 
 
-def test_events_that_cannot_be_read_hide_no_lost_engine():
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        it.operator.client.faults.append(lambda asked: BROKEN if asked.kind == "Event" else None)
-        it.simulation.controllers.quota.add("n")
-        it.world.kube.delete("Pod", "x-decode-1")
-        it.minutes(5)
-        assert it.world.status["decode"]["ready"] == 1
+def test_events_that_cannot_be_read_hide_no_lost_engine(it):
+    it.operator.client.faults.append(lambda asked: BROKEN if asked.kind == "Event" else None)
+    it.controllers.quota.add("n")
+    it.kube.delete("Pod", "x-decode-1")
+    it.minutes(5)
+    assert it.world.status["decode"]["ready"] == 1
 
 
-@pytest.mark.parametrize("error", [DENIED, BROKEN])
-def test_a_fit_that_cannot_be_adopted_keeps_nothing_else(error):
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        it.fail(error, lambda asked: (asked.method, asked.kind) == ("PATCH", FIT))
-        it.world.fit("one")
-        it.world.patch(router={"tau": "0.3"})
-        it.minutes(5)
-        assert str(it.world.routing["tau"]) == "0.3"
-        assert it.is_current()
-        assert it.told("Progressing")[0] == "False"
+@pytest.mark.parametrize(
+    ("error", "seconds", "fits"), [(DENIED, 0.0, 1), (BROKEN, 0.0, 1), (SILENT, 15.0, 5)]
+)
+def test_fits_that_cannot_be_adopted_keep_nothing_else(it, error, seconds, fits):
+    it.fail(error, lambda asked: (asked.method, asked.kind) == ("PATCH", FIT), seconds)
+    for number in range(fits):
+        it.world.fit(f"f{number}")
+    it.world.patch(router={"tau": "0.3"})
+    it.minutes(5)
+    assert str(it.world.routing["tau"]) == "0.3"
+    assert it.is_current()
+    assert it.told("Progressing")[0] == "False"
 
 
-def test_fits_whose_adoption_hangs_take_no_whole_pass():
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        it.fail(SILENT, lambda asked: (asked.method, asked.kind) == ("PATCH", FIT), 15.0)
-        for number in range(5):
-            it.world.fit(f"f{number}")
-        it.world.patch(router={"tau": "0.3"})
-        it.minutes(5)
-        assert str(it.world.routing["tau"]) == "0.3"
-        assert it.is_current()
-
-
-def test_sets_that_cannot_be_owned_keep_no_status_back():
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        it.fail(
-            DENIED,
-            lambda asked: (
-                (asked.method, asked.kind) == ("PATCH", "ConfigMap")
-                and asked.name != contract.routing_name("x")
-            ),
-        )
-        it.world.fit("one")
-        it.world.report("one")
-        it.minutes(5)
-        assert it.world.active() == "one"
-        it.world.patch(decode={"replicas": 3})
-        it.minutes(5)
-        assert it.is_current()
+def test_sets_that_cannot_be_owned_keep_no_status_back(it):
+    it.fail(
+        DENIED,
+        lambda asked: (
+            (asked.method, asked.kind) == ("PATCH", "ConfigMap") and asked.name != contract.routing_name("x")
+        ),
+    )
+    it.world.fit("one")
+    it.world.report("one")
+    it.minutes(5)
+    assert it.world.active() == "one"
+    it.world.patch(decode={"replicas": 3})
+    it.minutes(5)
+    assert it.is_current()
 
 
 @pytest.mark.parametrize(
@@ -181,20 +107,33 @@ def test_sets_that_cannot_be_owned_keep_no_status_back():
         ("decode", {"spec": nested(300)}),
     ],
 )
-def test_a_template_that_is_none_is_told_and_nothing_else_waits(part, template):
-    with simulated() as it:
-        it.world.up(router={"placement": "Deployment"})
-        it.simulation.pass_(30)
-        asked = {"router": {"placement": "Deployment"}, "prefill": {"replicas": 2}}
-        asked[part] = asked.get(part, {}) | {"podTemplate": template}
-        it.world.patch(**asked)
-        it.minutes(3)
-        assert it.is_current()
-        assert it.told("ConfigValid") == ("False", "InvalidPodTemplate")
-        assert it.world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 2
+def test_a_template_that_is_none_is_told_and_nothing_else_waits(bare, part, template):
+    asked = {"router": {"placement": "Deployment"}, "prefill": {"replicas": 2}}
+    bare.up(router=asked["router"])
+    asked[part] = asked.get(part, {}) | {"podTemplate": template}
+    bare.world.patch(**asked)
+    bare.minutes(3)
+    assert bare.is_current()
+    assert bare.told("ConfigValid") == ("False", "InvalidPodTemplate")
+    assert bare.world.workload("prefill")["spec"]["replicas"] == 2
 
 
-UNUSABLE = pytest.mark.parametrize(
+def test_the_other_role_goes_on_and_progressing_names_the_one_that_waits(it):
+    waits = "pods of decode keep the template that they have until ConfigValid is True"
+    before = it.world.template("decode")
+    it.world.patch(engine={"image": "other:2"}, decode={"podTemplate": {"metadata": "x"}})
+    it.minutes(3)
+    assert "other:2" in str(it.world.template("prefill"))
+    assert it.world.template("decode") == before
+    assert it.message("Progressing") == f"all other pods run the newest template; {waits}"
+    assert it.told("Degraded") == ("True", "NoMatchingPrefill")
+    it.world.patch(decode={"podTemplate": None})
+    it.minutes(3)
+    assert it.told("Degraded")[0] == "False"
+    assert it.message("Progressing") == "all pods run the newest template"
+
+
+@pytest.mark.parametrize(
     "asked",
     [
         {"rollout": {"revision": "x-prefill-1"}},
@@ -203,228 +142,155 @@ UNUSABLE = pytest.mark.parametrize(
     ],
     ids=str,
 )
-"""What no decode engine can be made from."""
+def test_a_role_whose_pods_cannot_be_made_as_asked_keeps_its_template(it, asked):
+    """It is still scaled, and a workload that is deleted comes back as it was."""
+    before = it.world.template("decode")
+    it.world.patch(decode={"env": changed("1"), **asked})
+    it.kube.merge(SCALER, "x-decode", {"spec": {"replicas": 4}}, "scale")
+    it.minutes(2)
+    assert it.told("ConfigValid")[0] == it.told("Ready")[0] == "False"
+    assert it.told("DecodeReady") == ("True", "AllReady")
+    live = it.world.workload("decode")["spec"]
+    assert (live["replicas"], live["template"]) == (4, before)
+    it.kube.delete("StatefulSet", "x-decode")
+    it.minutes(2)
+    assert it.told("Ready")[0] == "False"
+    assert it.told("Available")[0] == "True"
+    assert it.world.template("decode") == before
 
 
-@contextmanager
-def asked_of_decode(asked: Object) -> Iterator[tuple[Simulated, Object]]:
-    """A deployment that is asked for other decode engines; beside it the template that it has."""
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        before = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]
-        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "1"}], **asked})
-        yield it, before
-
-
-def test_the_other_role_goes_on_and_progressing_names_the_one_that_waits():
-    waits = "pods of decode keep the template that they have until ConfigValid is True"
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        before = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]
-        it.world.patch(engine={"image": "other:2"}, decode={"podTemplate": {"metadata": "x"}})
-        it.minutes(3)
-        assert "other:2" in str(it.world.kube.get("Deployment", "x-prefill")["spec"]["template"])
-        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"] == before
-        found = it.world.kube.condition(KIND, "x", "Progressing")
-        assert found["message"] == f"all other pods run the newest template; {waits}"
-        assert it.told("Degraded") == ("True", "NoMatchingPrefill")
-        it.world.patch(decode={"podTemplate": None})
-        it.minutes(3)
-        assert it.told("Degraded")[0] == "False"
-        assert (
-            it.world.kube.condition(KIND, "x", "Progressing")["message"] == "all pods run the newest template"
-        )
-
-
-@UNUSABLE
-def test_a_role_whose_pods_cannot_be_made_as_asked_is_scaled_and_keeps_its_template(asked):
-    with asked_of_decode(asked) as (it, before):
-        it.world.kube.merge(SCALER, "x-decode", {"spec": {"replicas": 4}}, "scale")
-        it.minutes(2)
-        assert it.told("ConfigValid")[0] == it.told("Ready")[0] == "False"
-        assert it.told("DecodeReady") == ("True", "AllReady")
-        live = it.world.kube.get("StatefulSet", "x-decode")["spec"]
-        assert (live["replicas"], live["template"]) == (4, before)
-
-
-@UNUSABLE
-def test_a_workload_that_is_deleted_while_its_pods_cannot_be_made_as_asked_comes_back_as_it_was(asked):
-    with asked_of_decode(asked) as (it, before):
-        it.minutes(1)
-        it.world.kube.delete("StatefulSet", "x-decode")
-        it.minutes(2)
-        assert it.told("Ready")[0] == "False"
-        assert it.told("Available")[0] == "True"
-        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"] == before
-
-
-@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
+@EITHER
 def test_a_role_whose_template_only_the_api_server_refuses_is_scaled_and_keeps_its_template(
-    monkeypatch, kind, role
+    it, monkeypatch, role
 ):
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        store, name = it.simulation.store, f"x-{role}"
-        apply, before = store.apply, it.world.kube.get(kind, name)["spec"]["template"]
+    store = it.simulation.store
+    apply, before = store.apply, it.world.template(role)
 
-        def strict(manifest: Object, manager: str, subresource: str = "") -> Object:
-            if manifest["kind"] == kind and "unheard" in manifest["spec"]["template"]["spec"]:
-                raise Refused(422, ".spec.template.spec.unheard: field not declared in schema")
-            return apply(manifest, manager, subresource)
+    def strict(manifest: Object, manager: str, subresource: str = "") -> Object:
+        if manifest["kind"] in {"Deployment", "StatefulSet"} and "unheard" in str(manifest):
+            raise Refused(422, ".spec.template.spec.unheard: field not declared in schema")
+        return apply(manifest, manager, subresource)
 
-        monkeypatch.setattr(store, "apply", strict)
-        it.world.patch(**{role: {"podTemplate": {"spec": {"unheard": 1}}}})
-        it.world.kube.merge(SCALER, name, {"spec": {"replicas": 4}}, "scale")
-        it.minutes(2)
-        assert it.told("Progressing") == ("False", "ChildRefused")
-        live = it.world.kube.get(kind, name)
-        assert (live["spec"]["replicas"], live["spec"]["template"]) == (4, before)
-        it.minutes(2)
-        version = "resourceVersion"
-        assert it.world.kube.get(kind, name)["metadata"][version] == live["metadata"][version]
-        it.world.patch(**{role: {"podTemplate": None}})
-        it.minutes(2)
-        assert it.told("Progressing") == ("True", "RolloutComplete")
+    monkeypatch.setattr(store, "apply", strict)
+    it.world.patch(**{role: {"podTemplate": {"spec": {"unheard": 1}}}})
+    it.kube.merge(SCALER, f"x-{role}", {"spec": {"replicas": 4}}, "scale")
+    it.minutes(2)
+    assert it.told("Progressing") == ("False", "ChildRefused")
+    live = it.world.workload(role)
+    assert (live["spec"]["replicas"], live["spec"]["template"]) == (4, before)
+    it.minutes(2)
+    assert it.world.workload(role) == live, "nothing writes it again"
+    it.world.patch(**{role: {"podTemplate": None}})
+    it.minutes(2)
+    assert it.told("Progressing") == ("True", "RolloutComplete")
 
 
-def test_routers_beside_prefill_engines_stay_until_one_of_the_deployment_is_ready():
+def test_routers_beside_prefill_engines_stay_until_one_of_the_deployment_is_ready(bare):
     refused = {"spec": {"containers": [{"name": contract.CONTAINER_ROUTER, "args": []}]}}
-    with simulated() as it:
-        it.world.up()
-        it.world.patch(router={"placement": "Deployment", "podTemplate": refused}, prefill={"replicas": 2})
-        it.minutes(3)
-        assert it.told("ConfigValid") == ("False", "InvalidPodTemplate")
-        assert it.told("Available")[0] == "True"
-        assert it.world.kube.get("Deployment", "x-prefill")["status"]["readyReplicas"] == 2
-        it.world.patch(router={"podTemplate": None})
-        it.world.make_ready()
-        found = it.world.kube.list("Pod", f"{contract.LABEL_ROUTER}=true")
-        assert {pod["metadata"]["labels"][contract.LABEL_ROLE] for pod in found} == {contract.ROLE_ROUTER}
+    bare.up()
+    bare.world.patch(router={"placement": "Deployment", "podTemplate": refused}, prefill={"replicas": 2})
+    bare.minutes(3)
+    assert bare.told("ConfigValid") == ("False", "InvalidPodTemplate")
+    assert bare.told("Available")[0] == "True"
+    assert bare.world.workload("prefill")["status"]["readyReplicas"] == 2
+    bare.world.patch(router={"podTemplate": None})
+    bare.world.make_ready()
+    found = bare.kube.list("Pod", f"{contract.LABEL_ROUTER}=true")
+    assert {pod["metadata"]["labels"][contract.LABEL_ROLE] for pod in found} == {contract.ROLE_ROUTER}
 
 
-def test_a_failed_template_of_prefill_is_not_tried_again_when_routers_are_away_for_a_moment():
-    broken = {"env": [{"name": "CHANGED", "value": NEVER_READY}], "rollout": {"progressDeadlineSeconds": 30}}
+def test_a_failed_template_of_prefill_is_not_tried_again_when_routers_are_away_for_a_moment(it):
     away = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    with simulated() as it:
-        it.world.up()
-        it.minutes(1)
-        it.world.patch(router={"placement": "Deployment"}, prefill=broken)
-        it.minutes(5)
-        assert it.told("Progressing") == ("False", "RolledBack")
-        for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}={contract.ROLE_ROUTER}"):
-            it.world.kube.strategic("Pod", pod["metadata"]["name"], away, "status")
-        it.simulation.pass_(30)
-        assert it.told("Progressing") == ("False", "RolledBack")
+    it.world.patch(router={"placement": "Deployment"}, prefill=NEVER)
+    it.minutes(5)
+    assert it.told("Progressing") == ("False", "RolledBack")
+    for pod in it.kube.list("Pod", f"{contract.LABEL_ROLE}={contract.ROLE_ROUTER}"):
+        it.kube.strategic("Pod", pod["metadata"]["name"], away, "status")
+    it.pass_(30)
+    assert it.told("Progressing") == ("False", "RolledBack")
 
 
-def test_prefill_engines_make_room_for_each_other_where_a_quota_is_full():
-    with simulated() as it:
-        it.world.up(prefill={"replicas": 2})
-        it.minutes(1)
-        prefill = f"{contract.LABEL_ROLE}=prefill"
-        it.simulation.controllers.refuses = lambda _: len(it.world.kube.list("Pod", prefill)) >= 2
-        it.simulation.controllers.refusal = (
-            "pods are forbidden: exceeded quota: two, requested: pods=1, used: pods=4, limited: pods=4"
-        )
-        it.world.patch(prefill={"env": [{"name": "CHANGED", "value": "1"}]})
-        it.simulation.pass_(20)
-        it.simulation.controllers.step()
-        it.simulation.pass_(20)
-        assert it.told("PrefillReady") == ("False", "PodsRefused")
-        it.minutes(6)
-        assert it.told("Progressing") == ("True", "RolloutComplete")
-        assert it.told("PrefillReady") == ("True", "AllReady")
+def test_prefill_engines_make_room_for_each_other_where_a_quota_is_full(bare):
+    bare.up(prefill={"replicas": 2})
+    prefill = f"{contract.LABEL_ROLE}=prefill"
+    bare.controllers.refuses = lambda _: len(bare.kube.list("Pod", prefill)) >= 2
+    bare.controllers.refusal = (
+        "pods are forbidden: exceeded quota: two, requested: pods=1, used: pods=4, limited: pods=4"
+    )
+    bare.world.patch(prefill={"env": changed("1")})
+    bare.pass_(20)
+    bare.controllers.step()
+    bare.pass_(20)
+    assert bare.told("PrefillReady") == ("False", "PodsRefused")
+    bare.minutes(6)
+    assert bare.told("Progressing") == ("True", "RolloutComplete")
+    assert bare.told("PrefillReady") == ("True", "AllReady")
 
 
-@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
-def test_engines_that_are_ready_for_a_moment_and_crash_stop_the_rollout_at_the_first(kind, role):
+@EITHER
+def test_engines_that_are_ready_for_a_moment_and_crash_stop_the_rollout_at_the_first(bare, role):
     bakes = {"replicas": 4, "rollout": {"minReadySeconds": 60}}
-    with simulated() as it:
-        it.world.up(**{role: bakes})
-        it.minutes(3)
-        assert it.told("Progressing") == ("True", "RolloutComplete")
-        before = it.world.kube.get(kind, f"x-{role}")["spec"]["template"]
-        it.world.patch(**{role: {"env": [{"name": "CHANGED", "value": CRASHES}]}})
-        most = 0
-        for _ in range(150):
-            it.simulation.pass_(2)
-            it.simulation.controllers.step()
-            it.world.run_pods()
-            pods = it.world.kube.list("Pod", f"{contract.LABEL_ROLE}={role}")
-            new = [pod for pod in pods if CRASHES in str(pod["spec"])]
-            most = max(most, len(new))
-        assert most == 1, "engines that had the new template at one time"
-        assert it.told("Progressing") == ("False", "RolledBack")
-        assert it.told(f"{role.capitalize()}Ready") == ("True", "AllReady")
-        assert it.world.kube.get(kind, f"x-{role}")["spec"]["template"] == before
-        assert "RolloutRolledBack" in it.world.events()
+    bare.world.up(**{role: bakes})
+    bare.minutes(3)
+    assert bare.told("Progressing") == ("True", "RolloutComplete")
+    before = bare.world.template(role)
+    bare.world.patch(**{role: {"env": changed(CRASHES)}})
+    most = 0
+    for _ in range(150):
+        bare.pass_(2)
+        bare.controllers.step()
+        bare.world.run_pods()
+        pods = bare.kube.list("Pod", f"{contract.LABEL_ROLE}={role}")
+        new = [pod for pod in pods if CRASHES in str(pod["spec"])]
+        most = max(most, len(new))
+    assert most == 1, "engines that had the new template at one time"
+    assert bare.told("Progressing") == ("False", "RolledBack")
+    assert bare.told(f"{role.capitalize()}Ready") == ("True", "AllReady")
+    assert bare.world.template(role) == before
+    assert "RolloutRolledBack" in bare.world.events()
 
 
-@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
-def test_a_rollout_whose_pods_are_refused_goes_back(kind, role):
-    refused = {"env": [{"name": "CHANGED", "value": "1"}], "rollout": {"progressDeadlineSeconds": 300}}
-    with simulated() as it:
-        it.simulation.controllers.refuses = lambda template: any(
-            each["name"] == "CHANGED"
-            for container in template["spec"]["containers"]
-            for each in container.get("env", ())
-        )
-        it.world.up()
-        it.minutes(1)
-        before = it.world.kube.get(kind, f"x-{role}")["spec"]["template"]
-        it.world.patch(**{role: refused})
-        it.minutes(4)
-        assert it.told(f"{role.capitalize()}Ready") == ("False", "PodsRefused")
-        assert it.told("Progressing") == ("True", "RolloutInProgress")
-        it.minutes(5)
-        assert it.told("Progressing") == ("False", "RolledBack")
-        assert it.told(f"{role.capitalize()}Ready") == ("True", "AllReady")
-        assert it.world.kube.get(kind, f"x-{role}")["spec"]["template"] == before
-        it.world.patch(**{role: {"env": None}})
-        it.minutes(2)
-        assert it.told("Progressing") == ("True", "RolloutComplete")
-        it.world.patch(**{role: refused})
-        it.minutes(4)
-        assert it.told("Progressing") == ("True", "RolloutInProgress"), (
-            "what was refused before does not count"
-        )
+@EITHER
+def test_a_rollout_whose_pods_are_refused_goes_back(bare, role):
+    refused = {"env": changed("1"), "rollout": {"progressDeadlineSeconds": 300}}
+    bare.controllers.refuses = lambda template: "CHANGED" in str(template)
+    bare.up()
+    before = bare.world.template(role)
+    bare.world.patch(**{role: refused})
+    bare.minutes(4)
+    assert bare.told(f"{role.capitalize()}Ready") == ("False", "PodsRefused")
+    assert bare.told("Progressing") == ("True", "RolloutInProgress")
+    bare.minutes(5)
+    assert bare.told("Progressing") == ("False", "RolledBack")
+    assert bare.told(f"{role.capitalize()}Ready") == ("True", "AllReady")
+    assert bare.world.template(role) == before
+    bare.world.patch(**{role: {"env": None}})
+    bare.minutes(2)
+    assert bare.told("Progressing") == ("True", "RolloutComplete")
+    bare.world.patch(**{role: refused})
+    bare.minutes(4)
+    assert bare.told("Progressing") == ("True", "RolloutInProgress"), "what was refused before does not count"
 
 
-@pytest.mark.parametrize(("kind", "role"), [("StatefulSet", "decode"), ("Deployment", "prefill")])
-def test_a_revision_that_is_deleted_while_its_role_is_rolled_back_to_it_comes_back(kind, role):
-    broken = {"env": [{"name": "CHANGED", "value": NEVER_READY}], "rollout": {"progressDeadlineSeconds": 30}}
-    with simulated() as it:
-        it.world.up()
-        it.minutes(1)
-        it.world.patch(**{role: broken})
-        it.minutes(5)
-        assert it.told("Progressing") == ("False", "RolledBack")
-        name = it.world.kube.get(kind, f"x-{role}")["metadata"]["annotations"][ANNOTATION_REVISION]
-        before = it.world.kube.get("ControllerRevision", name)
-        it.world.kube.delete("ControllerRevision", name)
-        it.minutes(5)
-        assert it.told("Progressing") == ("False", "RolledBack")
-        assert it.world.kube.get(kind, f"x-{role}")["metadata"]["annotations"][ANNOTATION_REVISION] == name
-        kept = it.world.kube.get("ControllerRevision", name)["data"]
-        assert (kept["template"], kept["images"]) == (before["data"]["template"], before["data"]["images"])
-        it.world.patch(**{role: {"env": None}})
-        it.minutes(2)
-        assert it.told("Progressing") == ("True", "RolloutComplete")
+@EITHER
+def test_a_revision_that_is_deleted_while_its_role_is_rolled_back_to_it_comes_back(it, role):
+    it.world.patch(**{role: NEVER})
+    it.minutes(5)
+    assert it.told("Progressing") == ("False", "RolledBack")
+    name = it.world.workload(role)["metadata"]["annotations"][ANNOTATION_REVISION]
+    before = it.kube.get("ControllerRevision", name)
+    it.kube.delete("ControllerRevision", name)
+    it.minutes(5)
+    assert it.told("Progressing") == ("False", "RolledBack")
+    assert it.world.workload(role)["metadata"]["annotations"][ANNOTATION_REVISION] == name
+    kept = it.kube.get("ControllerRevision", name)["data"]
+    assert (kept["template"], kept["images"]) == (before["data"]["template"], before["data"]["images"])
+    it.world.patch(**{role: {"env": None}})
+    it.minutes(2)
+    assert it.told("Progressing") == ("True", "RolloutComplete")
 
 
-def _replicas(live: Object) -> Object:
-    return {"spec": {"replicas": 5}}
-
-
-def _label(live: Object) -> Object:
-    return {"metadata": {"labels": {"app.kubernetes.io/part-of": "platform"}}}
-
-
-def _found_by(live: Object) -> Object:
-    return {"metadata": {"labels": {contract.LABEL_MANAGED_BY: "platform"}}}
+FOUND_BY = {"metadata": {"labels": {contract.LABEL_MANAGED_BY: "platform"}}}
 
 
 def _image(live: Object) -> Object:
@@ -444,99 +310,81 @@ def _holds(live: Object, change: Object) -> bool:
 @pytest.mark.parametrize(
     ("kind", "name", "change", "subresource", "field"),
     [
-        ("StatefulSet", "x-decode", _replicas, "scale", "spec.replicas"),
-        ("Deployment", "x-prefill", _image, "", "spec.template.spec.containers[engine].image"),
-        ("Service", "x", _label, "", "metadata.labels.app.kubernetes.io/part-of"),
-        ("Service", "x", _found_by, "", f"metadata.labels.{contract.LABEL_MANAGED_BY}"),
-        (SCALER, "x-decode", _found_by, "", f"metadata.labels.{contract.LABEL_MANAGED_BY}"),
+        ("StatefulSet", "x-decode", {"spec": {"replicas": 5}}, "scale", "spec.replicas"),
+        ("Deployment", "x-prefill", None, "", "spec.template.spec.containers[engine].image"),
+        ("Service", "x", {"metadata": {"labels": {"app.kubernetes.io/part-of": "platform"}}}, "", "metadata.labels.app.kubernetes.io/part-of"),
+        ("Service", "x", FOUND_BY, "", f"metadata.labels.{contract.LABEL_MANAGED_BY}"),
+        (SCALER, "x-decode", FOUND_BY, "", f"metadata.labels.{contract.LABEL_MANAGED_BY}"),
     ],
-    ids=[
-        "an autoscaler on the child",
-        "an image",
-        "a label",
-        "the label that it is found by",
-        "that of a scaler",
-    ],
-)
+)  # fmt: skip
 def test_another_writer_that_does_not_give_in_is_named_and_answered_ever_more_rarely(
-    kind, name, change, subresource, field
+    it, kind, name, change, subresource, field
 ):
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        undone = 0
-        for _ in range(45):
-            live = it.world.kube.get(kind, name)
-            if not _holds(live, change(live)):
-                it.world.kube.merge(kind, name, change(live), subresource)
-                undone += 1
-            it.minutes(1)
-        assert undone <= 1 + 3 + 5, "after 1, 2, 4, ... minutes"
-        assert it.told("Progressing") == ("False", "ForeignConflict")
-        events = [each for each in it.world.kube.list("Event") if each["reason"] == "ForeignConflict"]
-        assert f"{kind} {name}: {field} (set by kubectl)" in events[0]["message"]
-        assert "ForeignChangeUndone" in {each["reason"] for each in it.world.kube.list("Event")}
-
-
-def test_another_writer_that_gave_in_and_comes_back_is_undone_again():
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-
-        def scaled(count: int) -> int:
-            it.world.kube.merge("StatefulSet", "x-decode", {"spec": {"replicas": count}}, "scale")
-            it.simulation.pass_(15)
-            return it.world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"]
-
-        assert [scaled(5) for _ in range(4)] == [2, 2, 2, 5]
-        assert it.told("Progressing") == ("False", "ForeignConflict")
-        it.world.patch(decode={"replicas": 3})
+    undone = 0
+    for _ in range(45):
+        live = it.kube.get(kind, name)
+        wanted = change or _image(live)
+        if not _holds(live, wanted):
+            it.kube.merge(kind, name, wanted, subresource)
+            undone += 1
         it.minutes(1)
-        assert it.world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3
-        it.minutes(1)
-        assert it.told("Progressing")[1] != "ForeignConflict"
-        it.minutes(150)
-        assert [scaled(5) for _ in range(3)] == [3, 3, 3]
+    assert undone <= 1 + 3 + 5, "after 1, 2, 4, ... minutes"
+    assert it.told("Progressing") == ("False", "ForeignConflict")
+    events = [each for each in it.kube.list("Event") if each["reason"] == "ForeignConflict"]
+    assert f"{kind} {name}: {field} (set by kubectl)" in events[0]["message"]
+    assert "ForeignChangeUndone" in it.world.events()
+
+
+def test_another_writer_that_gave_in_and_comes_back_is_undone_again(it):
+    def scaled(count: int) -> int:
+        it.kube.merge("StatefulSet", "x-decode", {"spec": {"replicas": count}}, "scale")
+        it.pass_(15)
+        return it.world.workload("decode")["spec"]["replicas"]
+
+    assert [scaled(5) for _ in range(4)] == [2, 2, 2, 5]
+    assert it.told("Progressing") == ("False", "ForeignConflict")
+    it.world.patch(decode={"replicas": 3})
+    it.minutes(1)
+    assert it.world.workload("decode")["spec"]["replicas"] == 3
+    it.minutes(1)
+    assert it.told("Progressing")[1] != "ForeignConflict"
+    it.minutes(150)
+    assert [scaled(5) for _ in range(3)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("kind", sorted(CHILDREN - {"ConfigMap"}))
-def test_what_the_api_server_refuses_is_tried_ever_more_rarely(kind):
+def test_what_the_api_server_refuses_is_tried_ever_more_rarely(bare, kind):
     asked = []
-    with simulated() as it:
-        it.operator.client.faults.append(asked.append)
-        it.fail(DENIED, lambda found: found.kind == kind)
-        it.world.deploy()
-        it.minutes(30)
-        writes = [each for each in asked if each.kind == kind and each.is_write]
-        assert max(Counter(writes).values()) <= 2 * (6 + 5), "two objects can have no name yet"
-        assert it.told("Progressing") == ("False", "ChildRefused")
-        reasons = [each["reason"] for each in it.world.kube.list("Event")]
-        assert 1 <= reasons.count("ChildRefused") <= 2
-        it.operator.client.faults.clear()
-        it.minutes(6)
-        assert it.world.kube.list(kind)
-        assert it.told("Progressing")[1] != "ChildRefused"
+    bare.operator.client.faults.append(asked.append)
+    bare.fail(DENIED, lambda found: found.kind == kind)
+    bare.world.deploy()
+    bare.minutes(30)
+    writes = [each for each in asked if each.kind == kind and each.is_write]
+    assert max(Counter(writes).values()) <= 2 * (6 + 5), "two objects can have no name yet"
+    assert bare.told("Progressing") == ("False", "ChildRefused")
+    assert 1 <= bare.world.events().count("ChildRefused") <= 2
+    bare.operator.client.faults.clear()
+    bare.minutes(6)
+    assert bare.kube.list(kind)
+    assert bare.told("Progressing")[1] != "ChildRefused"
 
 
-def test_a_clock_that_is_ahead_for_a_moment_rolls_nothing_back():
-    with simulated() as it:
-        it.world.up()
-        it.simulation.pass_(30)
-        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "7"}]})
-        for _ in range(4):
-            it.simulation.controllers.step()
-            _load(it)
-            it.simulation.pass_(5)
-        it.operator.ahead = timedelta(hours=1)
-        it.simulation.pass_(40)
-        it.operator.ahead = timedelta(0)
-        it.minutes(15)
-        assert it.told("Progressing") == ("True", "RolloutComplete")
+def test_a_clock_that_is_ahead_for_a_moment_rolls_nothing_back(it):
+    it.world.patch(decode={"env": changed("7")})
+    for _ in range(4):
+        it.controllers.step()
+        _load(it)
+        it.pass_(5)
+    it.operator.ahead = timedelta(hours=1)
+    it.pass_(40)
+    it.operator.ahead = timedelta(0)
+    it.minutes(15)
+    assert it.told("Progressing") == ("True", "RolloutComplete")
 
 
 def _load(it: Simulated) -> None:
     """Let new decode pods run on a node, and load weights."""
-    for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
+    for pod in it.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
         names = {each["name"] for one in pod["spec"]["containers"] for each in one.get("env", ())}
         if "CHANGED" not in names or pod["spec"].get("nodeName"):
             continue
@@ -546,24 +394,22 @@ def _load(it: Simulated) -> None:
             for kind, status in (("PodScheduled", "True"), ("Ready", "False"))
         ]
         name = pod["metadata"]["name"]
-        it.world.kube.merge("Pod", name, {"spec": {"nodeName": "n1"}})
-        it.world.kube.strategic("Pod", name, {"status": {"phase": "Running", "conditions": loads}}, "status")
+        it.kube.merge("Pod", name, {"spec": {"nodeName": "n1"}})
+        it.kube.strategic("Pod", name, {"status": {"phase": "Running", "conditions": loads}}, "status")
 
 
-def test_a_change_that_is_undone_within_the_minute_announces_no_gap():
-    with simulated() as it:
-        it.world.up(decode={"replicas": 1})
-        it.simulation.pass_(30)
-        before = it.world.kube.get("Pod", "x-decode-0")["metadata"]["uid"]
-        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "5"}]})
-        it.simulation.pass_(20)
-        it.simulation.controllers.step()
-        assert "ends at" in it.world.kube.condition(KIND, "x", "Progressing")["message"]
-        it.world.patch(decode={"env": []})
-        it.simulation.pass_(10)
-        assert "ends at" not in it.world.kube.condition(KIND, "x", "Progressing")["message"]
-        it.minutes(3)
-        assert it.world.kube.get("Pod", "x-decode-0")["metadata"]["uid"] == before
+def test_a_change_that_is_undone_within_the_minute_announces_no_gap(bare):
+    bare.up(decode={"replicas": 1})
+    before = bare.kube.get("Pod", "x-decode-0")["metadata"]["uid"]
+    bare.world.patch(decode={"env": changed("5")})
+    bare.pass_(20)
+    bare.controllers.step()
+    assert "ends at" in bare.message("Progressing")
+    bare.world.patch(decode={"env": []})
+    bare.pass_(10)
+    assert "ends at" not in bare.message("Progressing")
+    bare.minutes(3)
+    assert bare.kube.get("Pod", "x-decode-0")["metadata"]["uid"] == before
 
 
 @pytest.fixture
@@ -574,164 +420,144 @@ def without_resync(monkeypatch):
 
 def _look_a_moment_later(it: Simulated) -> None:
     for _ in range(3):
-        it.simulation.controllers.step()
-        it.simulation.pass_(5)
+        it.controllers.step()
+        it.pass_(5)
 
 
 @pytest.mark.usefixtures("without_resync")
-def test_a_scaler_that_is_made_anew_tells_autoscalers_what_to_count():
-    with simulated() as it:
-        it.world.up()
-        it.minutes(2)
-        it.world.kube.delete(SCALER, "x-decode")
-        _look_a_moment_later(it)
-        told = it.world.kube.get(SCALER, "x-decode").get("status") or {}
-        assert told.get("replicas") == 2
-        assert "role=decode" in told["selector"]
+def test_a_scaler_that_is_made_anew_tells_autoscalers_what_to_count(bare):
+    bare.world.up()
+    bare.minutes(2)
+    bare.kube.delete(SCALER, "x-decode")
+    _look_a_moment_later(bare)
+    told = bare.kube.get(SCALER, "x-decode").get("status") or {}
+    assert told.get("replicas") == 2
+    assert "role=decode" in told["selector"]
 
 
 @pytest.mark.usefixtures("without_resync")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_engines_that_lost_their_owner_are_told_of_once_they_are_adopted(seed):
-    with simulated(seed) as it:
-        it.world.up()
-        it.minutes(2)
-        it.world.kube.merge("StatefulSet", "x-decode", {"metadata": {"ownerReferences": None}})
-        _look_a_moment_later(it)
-        assert it.world.kube.get("StatefulSet", "x-decode")["metadata"]["ownerReferences"]
-        assert it.told("Available") == ("True", "MinimumReplicasAvailable")
-        assert it.told("Ready")[0] == "True"
+@pytest.mark.parametrize("bare", [1, 2], indirect=True)
+def test_engines_that_lost_their_owner_are_told_of_once_they_are_adopted(bare):
+    bare.world.up()
+    bare.minutes(2)
+    bare.kube.merge("StatefulSet", "x-decode", {"metadata": {"ownerReferences": None}})
+    _look_a_moment_later(bare)
+    assert bare.world.workload("decode")["metadata"]["ownerReferences"]
+    assert bare.told("Available") == ("True", "MinimumReplicasAvailable")
+    assert bare.told("Ready")[0] == "True"
 
 
-def test_a_spec_value_that_this_release_does_not_know_is_reported_and_what_runs_stays():
-    with simulated() as it:
-        it.world.up()
-        it.world.patch(update="Canary", decode={"replicas": 3})
-        it.minutes(2)
-        assert it.told("Ready") == ("Unknown", "SpecUnreadable")
-        message = it.world.kube.condition(KIND, "x", "Ready")["message"]
-        assert "spec.update: 'Canary'" in message
-        assert it.is_current()
-        assert it.world.events().count("SpecUnreadable") == 1
-        assert it.world.status["decode"]["ready"] == 2
-        it.world.patch(update="Manual")
-        it.world.make_ready()
-        assert it.world.status["decode"]["ready"] == 3
+def test_a_spec_value_that_this_release_does_not_know_is_reported_and_what_runs_stays(bare):
+    bare.world.up()
+    bare.world.patch(update="Canary", decode={"replicas": 3})
+    bare.minutes(2)
+    assert bare.told("Ready") == ("Unknown", "SpecUnreadable")
+    assert "spec.update: 'Canary'" in bare.message("Ready")
+    assert bare.is_current()
+    assert bare.world.events().count("SpecUnreadable") == 1
+    assert bare.world.status["decode"]["ready"] == 2
+    bare.world.patch(update="Manual")
+    bare.world.make_ready()
+    assert bare.world.status["decode"]["ready"] == 3
 
 
-def test_what_another_release_serves_is_left_alone_even_where_this_one_cannot_read_it():
+def test_what_another_release_serves_is_left_alone_even_where_this_one_cannot_read_it(bare):
     """Else two releases of which one knows a newer spec write each other's status away for ever."""
-    with simulated() as it:
-        held = {"holderIdentity": "b/eldr", "leaseDurationSeconds": 15}
-        it.world.kube.create("Lease", {"name": contract.SERVED_LEASE}, spec=held)
-        it.world.kube.create(KIND, {"name": "x"}, spec=simulated_spec() | {"update": "Canary"})
-        it.simulation.pass_(10)
-        assert it.world.events() == ["ManagedElsewhere"]
-        assert not it.world.status
-        it.simulation.pass_(30)
-        assert it.told("Ready") == ("Unknown", "SpecUnreadable"), "the other one has gone"
+    held = {"holderIdentity": "b/eldr", "leaseDurationSeconds": 15}
+    bare.kube.create("Lease", {"name": contract.SERVED_LEASE}, spec=held)
+    bare.kube.create(KIND, {"name": "x"}, spec=simulated() | {"update": "Canary"})
+    bare.pass_(10)
+    assert bare.world.events() == ["ManagedElsewhere"]
+    assert not bare.world.status
+    bare.pass_(30)
+    assert bare.told("Ready") == ("Unknown", "SpecUnreadable"), "the other one has gone"
 
 
-def test_pods_that_kubernetes_fails_again_and_again_are_named_with_their_count():
+def test_pods_that_kubernetes_fails_again_and_again_are_named_with_their_count(it):
     rejected = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
-    with simulated() as it:
-        it.world.up()
-        it.minutes(1)
-        for _ in range(3):
-            it.world.kube.strategic("Pod", "x-decode-1", {"status": rejected | {"conditions": []}}, "status")
-            it.simulation.pass_(2)
-            it.world.kube.delete("Pod", "x-decode-1")  # as its controller does
-            it.simulation.controllers.step()
-            it.simulation.pass_(2)
-        condition = it.world.kube.condition(KIND, "x", "DecodeReady")
-        assert condition["reason"] == "PodsFailed"
-        assert "3 pods failed" in condition["message"]
-        assert "UnexpectedAdmissionError: no healthy devices" in condition["message"]
-        waits = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/4 nodes",
-            "lastTransitionTime": clock.stamp(it.world.kube.now()),
-        }
-        it.world.kube.strategic("Pod", "x-decode-1", {"status": {"conditions": [waits]}}, "status")
-        it.simulation.pass_(70)
-        condition = it.world.kube.condition(KIND, "x", "DecodeReady")
-        assert condition["reason"] == "InsufficientCapacity"
-        assert "0/4 nodes" in condition["message"]
-        assert "3 pods failed" in condition["message"], "what its predecessors had does not go with them"
-        it.world.make_ready()
+    for _ in range(3):
+        it.kube.strategic("Pod", "x-decode-1", {"status": rejected | {"conditions": []}}, "status")
+        it.pass_(2)
+        it.kube.delete("Pod", "x-decode-1")  # as its controller does
+        it.controllers.step()
+        it.pass_(2)
+    assert it.told("DecodeReady")[1] == "PodsFailed"
+    assert "3 pods failed" in it.message("DecodeReady")
+    assert "UnexpectedAdmissionError: no healthy devices" in it.message("DecodeReady")
+    waits = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/4 nodes",
+        "lastTransitionTime": clock.stamp(it.kube.now()),
+    }
+    it.kube.strategic("Pod", "x-decode-1", {"status": {"conditions": [waits]}}, "status")
+    it.pass_(70)
+    assert it.told("DecodeReady")[1] == "InsufficientCapacity"
+    assert "0/4 nodes" in it.message("DecodeReady")
+    assert "3 pods failed" in it.message("DecodeReady"), "what its predecessors had does not go with them"
 
 
-def test_a_pod_whose_node_is_lost_is_named_once_its_grace_period_is_over():
-    with simulated() as it:
-        it.world.up()
-        it.minutes(1)
-        ends = clock.stamp(it.simulation.now() + timedelta(seconds=30))
-        lost = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": 30}
-        it.world.kube.merge("Pod", "x-decode-1", {"metadata": lost})
-        away = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
-        it.world.kube.merge("Pod", "x-decode-1", away, "status")
-        it.simulation.controllers.step()
-        it.simulation.pass_(20)
-        assert it.told("DecodeReady") == ("False", "PodsNotReady")
-        it.simulation.pass_(20)
-        assert it.told("DecodeReady") == ("False", "PodStuck")
-        assert (
-            "on node n is Terminating since" in it.world.kube.condition(KIND, "x", "DecodeReady")["message"]
-        )
+def test_a_pod_whose_node_is_lost_is_named_once_its_grace_period_is_over(it):
+    ends = clock.stamp(it.simulation.now() + timedelta(seconds=30))
+    lost = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": 30}
+    it.kube.merge("Pod", "x-decode-1", {"metadata": lost})
+    away = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
+    it.kube.merge("Pod", "x-decode-1", away, "status")
+    it.controllers.step()
+    it.pass_(20)
+    assert it.told("DecodeReady") == ("False", "PodsNotReady")
+    it.pass_(20)
+    assert it.told("DecodeReady") == ("False", "PodStuck")
+    assert "on node n is Terminating since" in it.message("DecodeReady")
 
 
 @pytest.mark.parametrize("policy", ["MarginalUnion", "JSQ"])
-def test_available_follows_what_routers_report(policy):
-    with simulated() as it:
-        it.world.up(router={"policy": policy})
-        it.minutes(1)
-        (router,) = it.world.routers.values()
-        router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
-        it.simulation.pass_(20)
-        assert it.told("Ready") == ("True", "AllReady")
-        router.problem = None
-        it.simulation.pass_(20)
-        router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
-        it.simulation.pass_(20)
-        assert it.told("Ready") == ("True", "AllReady"), "each refusal counts by itself"
-        it.simulation.pass_(28)
-        assert it.told("Ready") == it.told("RouterReady") == ("False", "RouterUnauthorized")
-        assert it.told("Available")[0] == "True"
+def test_available_follows_what_routers_report(bare, policy):
+    bare.up(router={"policy": policy})
+    (router,) = bare.world.routers.values()
+    router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
+    bare.pass_(20)
+    assert bare.told("Ready") == ("True", "AllReady")
+    router.problem = None
+    bare.pass_(20)
+    router.problem = "pods: 401: Unauthorized; routing: 401: Unauthorized"
+    bare.pass_(20)
+    assert bare.told("Ready") == ("True", "AllReady"), "each refusal counts by itself"
+    bare.pass_(28)
+    assert bare.told("Ready") == bare.told("RouterReady") == ("False", "RouterUnauthorized")
+    assert bare.told("Available")[0] == "True"
+    router.decode = [{"name": "x-decode-0", "healthy": False}]
+    bare.pass_(28)
+    assert bare.told("Available") == bare.told("Ready") == ("False", "RouterUnauthorized")
+    assert "RouterUnauthorized" in bare.world.events()
+    router.problem, router.decode = None, [{"name": "x-decode-0", "healthy": True}]
+    bare.pass_(28)
+    assert bare.told("Available") == ("True", "MinimumReplicasAvailable")
+    assert bare.told("Ready") == ("True", "AllReady")
+
+
+def test_engines_that_are_ejected_for_a_moment_and_rights_that_are_new_change_no_condition(bare):
+    bare.up(prefill={"replicas": 2})
+    first, second = bare.world.routers.values()
+    for router in (first, second):
         router.decode = [{"name": "x-decode-0", "healthy": False}]
-        it.simulation.pass_(28)
-        assert it.told("Available") == it.told("Ready") == ("False", "RouterUnauthorized")
-        assert "RouterUnauthorized" in it.world.events()
-        router.problem, router.decode = None, [{"name": "x-decode-0", "healthy": True}]
-        it.simulation.pass_(28)
-        assert it.told("Available") == ("True", "MinimumReplicasAvailable")
-        assert it.told("Ready") == ("True", "AllReady")
-
-
-def test_engines_that_are_ejected_for_a_moment_and_rights_that_are_new_change_no_condition():
-    with simulated() as it:
-        it.world.up(prefill={"replicas": 2})
-        it.minutes(1)
-        first, second = it.world.routers.values()
-        for router in (first, second):
-            router.decode = [{"name": "x-decode-0", "healthy": False}]
-        it.simulation.pass_(5)
-        second.decode = [{"name": "x-decode-0", "healthy": True}]
-        it.simulation.pass_(15)
-        assert it.told("Available")[0] == "True", "one of them still serves"
-        assert "NoDecodeEngine" not in it.world.events()
-        second.decode = first.decode
-        it.simulation.pass_(20)
-        assert it.told("Available") == ("False", "NoDecodeEngine")
-        it.world.patch(prefill={"env": [{"name": "NEW", "value": "1"}]})
-        it.simulation.pass_(5)
-        known = {*it.world.routers}
-        it.simulation.controllers.step()
-        it.world.run_pods()
-        (young,) = [router for name, router in it.world.routers.items() if name not in known]
-        young.problem = "pods: 403: pods is forbidden"
-        it.simulation.pass_(15)
-        assert it.told("RouterReady")[1] != "RouterUnauthorized"
-        it.simulation.pass_(30)
-        assert it.told("RouterReady") == ("False", "RouterUnauthorized")
+    bare.pass_(5)
+    second.decode = [{"name": "x-decode-0", "healthy": True}]
+    bare.pass_(15)
+    assert bare.told("Available")[0] == "True", "one of them still serves"
+    assert "NoDecodeEngine" not in bare.world.events()
+    second.decode = first.decode
+    bare.pass_(20)
+    assert bare.told("Available") == ("False", "NoDecodeEngine")
+    bare.world.patch(prefill={"env": [{"name": "NEW", "value": "1"}]})
+    bare.pass_(5)
+    known = {*bare.world.routers}
+    bare.controllers.step()
+    bare.world.run_pods()
+    (young,) = [router for name, router in bare.world.routers.items() if name not in known]
+    young.problem = "pods: 403: pods is forbidden"
+    bare.pass_(15)
+    assert bare.told("RouterReady")[1] != "RouterUnauthorized"
+    bare.pass_(30)
+    assert bare.told("RouterReady") == ("False", "RouterUnauthorized")

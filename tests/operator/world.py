@@ -60,6 +60,13 @@ class World:
         data = self.kube.get("ConfigMap", contract.routing_name(self.name))["data"]
         return json.loads(data[contract.ROUTING_KEY])
 
+    def workload(self, role: str) -> Object:
+        kind = "StatefulSet" if role == contract.ROLE_DECODE else "Deployment"
+        return self.kube.get(kind, f"{self.name}-{role}")
+
+    def template(self, role: str) -> Object:
+        return self.workload(role)["spec"]["template"]
+
     def condition(self, type_: str, **wanted: str) -> Object:
         return self.kube.until_condition(KIND, self.name, type_, **wanted)
 
