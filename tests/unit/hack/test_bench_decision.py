@@ -8,7 +8,6 @@ from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_bench import decision
 from eldr_bench.proof import Unproven
 from eldr_router.state.locality import Locality
-from eldr_router.state.placer import Placer
 
 BAND = decision.Case(POLICY_ELDR, 3)
 UNION = decision.Case(POLICY_MARGINAL, 3, layers=2)
@@ -46,60 +45,39 @@ def test_a_locality_that_does_not_follow_ends_the_program_with_a_sentence(monkey
     assert not capsys.readouterr().out
 
 
-def test_a_band_without_similarities_is_no_band(monkeypatch):
-    monkeypatch.setattr("eldr_router.plan.placement.score", lambda *_: (None, "no_centroids"))
-    with pytest.raises(Unproven, match="expected ELDR for reason 'similarity'"):
-        measure(BAND)
+def blind(self, signature, engines, field, exact=Locality.expect):
+    """Leave requests without a signature out of what an engine has."""
+    held = self.unions.table() if self.unions else {}
+    totals = [held.get(engine, (0, None))[0] for engine in engines]
+    return exact(self, signature, engines, field._replace(totals=totals))
 
 
-def test_a_prior_without_centroids_is_no_prior(monkeypatch):
-    monkeypatch.setattr("eldr_router.plan.placement.score", lambda *_: (None, "no_centroids"))
-    with pytest.raises(Unproven, match=r"'union', False"):
-        measure(UNION)
+NO_SCORE = "eldr_router.plan.placement.score", lambda *_: (None, "no_centroids")
 
 
-def test_requests_that_are_all_the_same_are_told(monkeypatch):
-    monkeypatch.setattr(decision, "count", lambda: iter(lambda: 0, 1))
-    with pytest.raises(Unproven, match="1 different requests"):
-        measure(UNION)
-
-
-def test_unions_that_nobody_joins_are_told(monkeypatch):
-    monkeypatch.setattr(Locality, "join", lambda *_: None)
-    with pytest.raises(Unproven, match=r"unions hold \{\}, in flight are \{'d"):
-        measure(UNION)
-
-
-def test_unions_that_nobody_leaves_are_told(monkeypatch):
-    monkeypatch.setattr("eldr.core.union.Stay.leave", lambda _: None)
-    with pytest.raises(Unproven, match="unions hold"):
-        measure(UNION)
-
-
-def test_unions_of_other_layers_are_told(monkeypatch):
-    monkeypatch.setattr(decision, "Locality", lambda most_layers: Locality(most_layers + 1))
-    with pytest.raises(Unproven, match="unions are of 3 layers"):
-        measure(UNION)
-
-
-def test_unsigned_requests_that_count_for_nothing_are_told(monkeypatch):
-    expect = Locality.expect
-
-    def blind(self, signature, engines, field):
-        held = self.unions.table() if self.unions else {}
-        totals = [held.get(engine, (0, None))[0] for engine in engines]
-        return expect(self, signature, engines, field._replace(totals=totals))
-
-    monkeypatch.setattr(Locality, "expect", blind)
-    with pytest.raises(Unproven, match="unsigned requests beside"):
-        measure(MIXED)
-    measure(UNION)
-
-
-def test_another_policy_than_named_is_told(monkeypatch):
-    def place(self, table, *arguments, exact=Placer.place, **more):
-        return exact(self, table, *arguments, **more)._replace(policy="JSQ")
-
-    monkeypatch.setattr(Placer, "place", place)
-    with pytest.raises(Unproven, match="expected ELDR"):
-        measure(BAND)
+@pytest.mark.parametrize(
+    ("target", "fault", "case", "why"),
+    [
+        (*NO_SCORE, BAND, "expected ELDR for reason 'similarity'"),
+        (*NO_SCORE, UNION, "'union', False"),
+        ("eldr_bench.decision.count", lambda: iter(lambda: 0, 1), UNION, "1 different requests"),
+        (
+            "eldr_router.state.locality.Locality.join",
+            lambda *_: None,
+            UNION,
+            r"unions hold \{\}, in flight are \{'d",
+        ),
+        ("eldr.core.union.Stay.leave", lambda _: None, UNION, "unions hold"),
+        (
+            "eldr_bench.decision.Locality",
+            lambda most_layers: Locality(most_layers + 1),
+            UNION,
+            "unions are of 3 layers",
+        ),
+        ("eldr_router.state.locality.Locality.expect", blind, MIXED, "unsigned requests beside"),
+    ],
+)
+def test_a_pool_that_decides_otherwise_is_told(monkeypatch, target, fault, case, why):
+    monkeypatch.setattr(target, fault)
+    with pytest.raises(Unproven, match=why):
+        measure(case)

@@ -73,13 +73,6 @@ def test_an_engine_that_did_otherwise_is_told(role, counting, wrong, why):
         Proof(role, counting=counting).hold(work, answer(work, **wrong))
 
 
-def test_records_that_never_come_are_told():
-    proof = Proof("kv_consumer", counting=True)
-    proof.hold(DECODE, answer(DECODE))
-    with pytest.raises(Unproven, match="0 activation records, of 2 at least"):
-        proof.hold(DECODE, answer(DECODE))
-
-
 def test_an_engine_without_the_plugin_is_not_the_one_with_it():
     with pytest.raises(Unproven, match="connector"):
         Proof("kv_producer", counting=True).begin({"connector": False})

@@ -39,11 +39,6 @@ def test_a_fit_that_left_something_out_is_told(fitted, change, why):
         fit.prove(samples, replace(result, **change(result)), 4)
 
 
-def test_another_number_of_clusters_is_told(fitted):
-    with pytest.raises(Unproven, match="4 clusters"):
-        fit.prove(*fitted, 5)
-
-
 def test_a_process_that_held_more_than_its_records_is_told(monkeypatch):
     monkeypatch.setattr(fit, "OTHERS", 1)
     with pytest.raises(Unproven, match="MiB before it fits"):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import click
 import pytest
 
 from eldr_bench.modes import HEADING, read, section, with_run
@@ -41,11 +40,6 @@ def report(tmp_path):
 def test_a_row_counts_what_ran(report):
     run = report("V2-asynchronous, 0.32, trained or gptoss")
     assert run[:6] == ("V2-asynchronous", "0.32", "trained or gptoss", 2, 1, 1)
-
-
-def test_a_run_without_a_test_has_no_row(report):
-    with pytest.raises(click.UsageError, match="no test ran"):
-        report("V1-synchronous, 0.32, all", "-k", "0")
 
 
 def test_a_later_run_takes_the_place_of_the_one_before_and_others_stay(report):

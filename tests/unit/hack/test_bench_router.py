@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import sys
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_bench import candidates, features, load, router
+from eldr_bench import candidates, load, router
 from eldr_bench.candidates import Candidate, series
 from eldr_bench.mocks import Mock, Served
 from eldr_bench.proof import Unproven
@@ -32,44 +32,26 @@ def test_a_router_that_placed_as_named_passes(policy):
     candidate(policy).prove(state(policy))
 
 
+UNION = POLICY_MARGINAL
+
+
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("policy", "wrong", "why"),
     [
-        (state(POLICY_ELDR), "policy ELDR is in effect"),
-        (state(**{series("JSQ", "wrong_shape"): 1.0}), "wrong_shape"),
-        (state(**{series(POLICY_MARGINAL, "union"): 4.0}), "placed"),
-        (state(**{'eldr_router_requests_total{outcome="upstream"}': 1.0}), "of 8 requests"),
-        (state(**{'eldr_router_retries_total{cause="refused",leg="decode"}': 1.0}), "given up"),
-        (state() | {"locality": None}, "0 of 5 requests are in unions"),
-        (state() | {"compiled": False}, "is not compiled"),
+        (UNION, state(POLICY_ELDR), "policy ELDR is in effect"),
+        (UNION, state(**{series("JSQ", "wrong_shape"): 1.0}), "wrong_shape"),
+        (UNION, state(**{series(UNION, "union"): 4.0}), "placed"),
+        (UNION, state(**{'eldr_router_requests_total{outcome="upstream"}': 1.0}), "of 8 requests"),
+        (UNION, state(**{'eldr_router_retries_total{cause="refused",leg="decode"}': 1.0}), "given up"),
+        (UNION, state() | {"locality": None}, "0 of 5 requests are in unions"),
+        (UNION, state() | {"compiled": False}, "is not compiled"),
+        ("JSQ", state("JSQ", **{series("JSQ", "policy"): 7.0}), "placed"),
+        (POLICY_ELDR, state(POLICY_ELDR) | {"locality": {"requests": 1}}, "keeps unions"),
     ],
 )
-def test_a_router_that_did_otherwise_is_told(wrong, why):
+def test_a_router_that_did_otherwise_is_told(policy, wrong, why):
     with pytest.raises(Unproven, match=why):
-        candidate().prove(wrong)
-
-
-def test_a_balancer_that_placed_too_few_is_told():
-    with pytest.raises(Unproven, match="placed"):
-        candidate("JSQ").prove(state("JSQ", **{series("JSQ", "policy"): 7.0}))
-
-
-def test_features_are_compared_by_round_and_the_dearest_comes_first():
-    default, *others = (
-        Candidate(name, 0, load.Target(0), signed=[one], unsigned=[one], chunk=[one])
-        for name, one in (("default", 2.0), ("cheap", 1.0), ("dear", 4.0))
-    )
-    found = [(figure["name"], figure["values"]) for figure in features.figures(default, others)][:3]
-    assert [(name.split(":")[0], *values) for name, values in found] == [
-        ("default", 2.0),
-        ("dear / default", 2.0),
-        ("cheap / default", 0.5),
-    ]
-
-
-def test_a_band_that_keeps_unions_is_told():
-    with pytest.raises(Unproven, match="keeps unions"):
-        candidate(POLICY_ELDR).prove(state(POLICY_ELDR) | {"locality": {"requests": 1}})
+        candidate(policy).prove(wrong)
 
 
 class Transport:
@@ -100,25 +82,17 @@ def test_engines_tell_what_they_served():
     assert ask(decode, b"", "/served", "GET") == {"prefill": 3, "signed": 2, "decode": 2, "pulled": 1}
 
 
-async def serve(monkeypatch, one, after):
-    answers = iter([{}, {}, after])
+WHOLE = {"prefill": 7, "signed": 7, "decode": 7, "pulled": 7}
+
+
+@pytest.mark.parametrize("wrong", [{}, {"signed": 0}, {"pulled": 6}, {"prefill": 8}, {"decode": 6}])
+async def test_a_load_counts_only_if_engines_served_it_whole(monkeypatch, wrong):
+    answers, one = iter([{}, {}, WHOLE | wrong]), candidate()
     monkeypatch.setattr(router, "get", lambda _: next(answers))
-    async with router.serving(one, "", 7, signed=True):
-        pass
-
-
-async def test_a_load_that_engines_served_whole_is_counted(monkeypatch):
-    one = candidate()
-    await serve(monkeypatch, one, {"prefill": 7, "signed": 7, "decode": 7, "pulled": 7})
-    assert one.asked[True] == 12
-
-
-@pytest.mark.parametrize("wrong", [{"signed": 0}, {"pulled": 6}, {"prefill": 8}, {"decode": 6}])
-async def test_engines_that_served_something_else_are_told(monkeypatch, wrong):
-    one = candidate()
-    with pytest.raises(Unproven, match="engines served"):
-        await serve(monkeypatch, one, {"prefill": 7, "signed": 7, "decode": 7, "pulled": 7} | wrong)
-    assert one.asked[True] == 5
+    with pytest.raises(Unproven, match="engines served") if wrong else nullcontext():
+        async with router.serving(one, "", 7, signed=True):
+            pass
+    assert one.asked[True] == (5 if wrong else 12)
 
 
 async def answering(data):
@@ -156,16 +130,3 @@ async def test_a_request_that_fails_is_told():
     async with server:
         with pytest.raises(Unproven, match="503"):
             await load.ask(load.Target(port), range(1))
-
-
-@pytest.mark.process
-def test_a_router_that_serves_by_another_policy_is_not_waited_for_for_ever(monkeypatch, tmp_path):
-    monkeypatch.setattr(candidates, "PATIENCE", 0.2)
-    monkeypatch.setattr(Candidate, "state", lambda _: {"ready": True, "policy": "JSQ"})
-    monkeypatch.setattr(sys, "executable", "true")
-    router = candidates.ours("ours", POLICY_ELDR, tmp_path / "r", ["http://h:1", "http://h:2"])
-    with (
-        pytest.raises(Unproven, match=r"does not serve by ELDR after 0\.2 s: ready True, policy JSQ"),
-        router,
-    ):
-        pass

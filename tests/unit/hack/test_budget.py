@@ -28,13 +28,6 @@ def test_tokens_are_what_a_reader_reads(budget, source, tokens):
     assert budget.count(source) == tokens
 
 
-def test_a_package_is_a_folder_of_the_product_or_what_lies_above_them(budget):
-    assert budget.package("router/eldr_router/net/pool.py") == "router/eldr_router/net"
-    assert budget.package("router/eldr_router/app.py") == "router/eldr_router/*"
-    assert budget.package("eldr/cli.py") == "eldr/*"
-    assert budget.package("eldr/engine/decode/ring.py") == "eldr/engine"
-
-
 def test_what_is_above_its_budget_is_named_with_the_remedy(budget):
     tokens = Counter({"eldr/fit": 120, "router/a": 50, "tests/unit": 300})
     assert list(budget.faults(tokens, {"eldr/fit": 120, "router/a": 50}, 2.0)) == []
@@ -46,9 +39,3 @@ def test_what_is_above_its_budget_is_named_with_the_remedy(budget):
     assert gone.startswith("eldr/old: a budget without a package")
     (tests,) = budget.faults(tokens, {"eldr/fit": 120, "router/a": 50}, 1.75)
     assert tests.startswith("tests: 1.765 tokens")
-
-
-def test_budgets_are_lowered_and_never_raised(budget):
-    text = '# why\ntests = 2.0\n[tokens]\n"eldr/fit" = 500\n"router/a" = 100\n'
-    found = budget.lowered(text, Counter({"eldr/fit": 201, "router/a": 150}))
-    assert found == '# why\ntests = 2.0\n[tokens]\n"eldr/fit" = 300\n"router/a" = 100\n'

@@ -83,15 +83,6 @@ def test_every_help_text_is_read(prose):
     assert [one.split(":")[0] for one in found] == ["outer --help", "outer inner --x"]
 
 
-def test_descriptions_and_comments_are_read(prose, monkeypatch, tmp_path):
-    monkeypatch.setattr(prose, "ROOT", tmp_path)
-    crd = tmp_path / "crd.yaml"
-    crd.write_text("spec: {versions: [{schema: {description: It was mended.}}]}\n")
-    values = tmp_path / "values.yaml"
-    values.write_text("# How often it is mended.\nx: 1  # fine\n")
-    assert len(list(prose.check([*prose.descriptions(crd, "description"), *prose.comments(values)]))) == 2
-
-
 def test_texts_in_the_code_are_read(prose, monkeypatch, tmp_path):
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     module = tmp_path / "module.py"
@@ -105,11 +96,3 @@ def test_texts_in_the_code_are_read(prose, monkeypatch, tmp_path):
     assert sorted(one.split(": write")[0] for one in found) == [
         "module.py:3: 'well again'", "module.py:4: 'mended'", "module.py:4: 're-fits'"
     ]  # fmt: skip
-
-
-def test_what_the_chart_prints_is_read_without_its_commands(prose, monkeypatch, tmp_path):
-    monkeypatch.setattr(prose, "ROOT", tmp_path)
-    text = tmp_path / "NOTES.txt"
-    text.write_text("ELDR {{ .Chart.AppVersion }} was mended.\n\n  echo mended\n")
-    (one,) = prose.notes(text)
-    assert one.text == "ELDR `code` was mended."

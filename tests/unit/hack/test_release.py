@@ -61,8 +61,6 @@ def test_what_agrees_may_be_released(copy):
         ("CHANGELOG.md", "", "", "v9.9.9", "the tag is v9.9.9, the version is"),
         ("CHANGELOG.md", "", "", "", "the tag is not given"),
         ("CHANGELOG.md", "(2026-12-01)", "(unreleased)", TAG, "give the section of 0.1.0 its date"),
-        ("CHANGELOG.md", "(2026-12-01)", "(Unreleased)", TAG, "give the section of 0.1.0 its date"),
-        ("CHANGELOG.md", " (2026-12-01)", "", TAG, "give the section of 0.1.0 its date"),
         ("CHANGELOG.md", "(2026-12-01)", "- TBD", TAG, "give the section of 0.1.0 its date"),
         ("docs/guides/image.md", "eldr:0.1.0", "eldr:0.0.9", TAG, "docs/guides/image.md:9:eldr:0.0.9"),
         ("CHANGELOG.md", "## 0.1.0", "## 0.0.9", TAG, "no section '## 0.1.0'"),
@@ -81,4 +79,4 @@ def test_what_does_not_agree_is_refused(copy, file, before, after, tag, said):
     status, error = check(copy, tag)
     assert status == 1
     assert error.startswith("error: ")
-    assert said.replace(eldr.__version__, eldr.__version__) in error
+    assert said in error

@@ -64,16 +64,6 @@ def test_what_fails_twice_fails(run):
     assert kept == ["0", "1"]
 
 
-def test_many_failures_get_no_second_try(run):
-    text = (
-        "import pytest\n@pytest.mark.parametrize('n', range(4))\n"
-        "def test_it(n): (KEPT / str(n)).open('x'); assert False"
-    )
-    status, printed, _ = run(text)
-    assert status == 1
-    assert "no second try: 4 tests have failed" in printed
-
-
 def test_only_ci_tries_twice(run):
     status, printed, _ = run(ONCE, again="")
     assert status == 1
