@@ -8,17 +8,9 @@ import subprocess
 import httpx
 import pytest
 
-from eldr_kube.cluster import CommandError
-from tests.support.space import STAY, Space, container, pod
+from tests.support.space import Space, container, pod
 
 pytestmark = pytest.mark.kube
-
-
-def test_tail(space: Space):
-    space.apply(pod("counting", container(f"seq 1 100; {STAY}")))
-    space.wait_log("counting", "100")
-    assert space.kubectl("logs", "counting", "--tail=2") == "99\n100\n"
-    assert len(space.kubectl("logs", "counting").splitlines()) == 100
 
 
 def test_follow_streams_and_ends_with_the_container(space: Space):
@@ -47,13 +39,6 @@ def test_follow_streams_and_ends_with_the_container(space: Space):
         check=True,
     )
     assert done.stdout == "early\nlate\n"
-
-
-def test_no_such_container(space: Space):
-    space.apply(pod("short", container(STAY)))
-    space.wait_ready("short")
-    with pytest.raises(CommandError, match="nothing"):
-        space.kubectl("logs", "short", "-c", "nothing")
 
 
 def test_port_serves_nobody_but_the_api_server(space: Space):

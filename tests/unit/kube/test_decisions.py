@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eldr_kube.agent.addresses import Addresses
-from eldr_kube.agent.images import Image, ImageMap, UnknownImageError, dump_images, load_images
+from eldr_kube.agent.images import Image, ImageMap, dump_images, load_images
 from eldr_kube.agent.launch import Launch, substitute
 from eldr_kube.agent.logs import tail_offset
 from eldr_kube.agent.probes import Health, port_number
@@ -57,15 +57,6 @@ def test_eager_questions_cost_one_failure_per_period():
     assert len(moments) > 30
 
 
-def test_readiness_is_eager_only_until_it_succeeds():
-    health = Health({"periodSeconds": 10, "failureThreshold": 1}, eager=True)
-    assert health.delay == 0.5
-    health.observe(True, 0)
-    assert health.delay == 10
-    assert health.observe(False, 10) is False
-    assert health.delay == 0.5
-
-
 def test_ports_by_name():
     container = {"name": "c", "ports": [{"name": "http", "containerPort": 80}]}
     assert [port_number(port, container) for port in (8, "9", "http")] == [8, 9, 80]
@@ -95,18 +86,6 @@ def test_resource_fields_round_up_and_fall_back_to_the_node():
     assert resource_value(container, {"resource": "requests.memory"}) == "0"
 
 
-def test_image_map_file_wins_over_the_defaults(tmp_path: Path):
-    file = tmp_path / "map.yaml"
-    file.write_text("'*busybox*': {entrypoint: [mine], env: {A: 1}}\n'vllm/*': {path: [/opt/vllm/bin]}\n")
-    images = load_images(file)
-    assert images.find("docker.io/busybox:1").entrypoint == ("mine",)
-    assert images.find("docker.io/busybox:1").env == {"A": "1"}
-    assert images.find("vllm/vllm-openai:v1").path == ("/opt/vllm/bin",)
-    assert images.find("ghcr.io/eldr/eldr:0.1.0").entrypoint[0].endswith("/eldr")
-    with pytest.raises(UnknownImageError, match=r"example.com/x:1.*--image-map.*vllm/\*"):
-        images.find("example.com/x:1")
-
-
 def test_first_of_several_image_maps_wins(tmp_path: Path):
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     own = Image(entrypoint=("a", "b"), path=("/p",), env={"A": "1"}, workdir="/w", keep=("/k",), root="/r")
@@ -129,14 +108,6 @@ def test_vllm_images_run_from_an_environment(tmp_path: Path):
         assert image.entrypoint == (str(tmp_path / "bin" / "vllm"), "serve")
         assert image.path == (str(tmp_path / "bin"),)
         assert str(tmp_path) in image.keep
-
-
-@pytest.mark.parametrize("text", ["[1]", "'a': 3", "'a': {entry: [x]}"])
-def test_bad_image_map_names_the_file(tmp_path: Path, text: str):
-    file = tmp_path / "map.yaml"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=r"map.yaml.*expected"):
-        load_images(file)
 
 
 def test_paths_are_replaced_whole(tmp_path: Path):

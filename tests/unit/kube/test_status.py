@@ -89,26 +89,6 @@ def test_transition_times_move_only_with_the_status():
     assert condition(third, "Initialized")["lastTransitionTime"] == "first"
 
 
-def test_readiness_gates_are_asked():
-    spec = {"readinessGates": [{"conditionType": "eldr.dev/warm"}]}
-    main = state(RUNNING, ready=True)
-    shut = pod_status(pod_of(main), {"spec": spec}, "now")
-    assert condition(shut, "Ready")["reason"] == "ReadinessGatesNotReady"
-    assert condition(shut, "ContainersReady")["status"] == "True"
-    gate = {"conditions": [{"type": "eldr.dev/warm", "status": "True"}]}
-    assert (
-        condition(pod_status(pod_of(main), {"spec": spec, "status": gate}, "now"), "Ready")["status"]
-        == "True"
-    )
-
-
-def test_init_policy():
-    sidecar = container_state("Never", {"name": "s", "restartPolicy": "Always"}, init=True)
-    assert (sidecar.policy, sidecar.sidecar) == ("Always", True)
-    assert container_state("Never", {"name": "i"}, init=True).policy == "Never"
-    assert container_state("Always", {"name": "i"}, init=True).policy == "OnFailure"
-
-
 def test_state_after_an_agent_that_is_gone():
     fresh = container_state("Always", {"name": "c", "image": "i"}, init=False)
     fresh.resume({"restartCount": 2, "state": RUNNING, "lastState": ended(1)})

@@ -29,20 +29,6 @@ def test_swap_replaces_everything_and_leaves_one_version(tmp_path: Path):
     assert len(versions) == 1
 
 
-def test_open_file_keeps_its_version(tmp_path: Path):
-    swap(tmp_path, {"a": File(b"1")})
-    with (tmp_path / "a").open() as file:
-        swap(tmp_path, {"a": File(b"2")})
-        assert file.read() == "1"
-    assert (tmp_path / "a").read_text() == "2"
-
-
-def test_choice_of_keys():
-    assert choose(DATA, "ConfigMap", {"name": "c"}, 0o644) == {"a": File(b"A"), "b": File(b"B")}
-    items = [{"key": "a", "path": "x/y", "mode": 0o400}]
-    assert choose(DATA, "Secret", {"name": "c", "items": items}, 0o644) == {"x/y": File(b"A", 0o400)}
-
-
 @pytest.mark.parametrize(
     ("data", "wanted", "message"),
     [
