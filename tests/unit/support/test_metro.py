@@ -32,17 +32,10 @@ def compare(cases):
     return ratios
 
 
-def tell(name, ratios):
-    above = np.mean(np.array(ratios) > 1)
-    text = f"mean {np.mean(ratios):.4f}, worst {max(ratios):.3f}, above in {above:.1%}"
-    print(f"greedy / optimum, {name}: {text}")  # noqa: T201
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", [range(250), pytest.param(range(250, 1000), marks=pytest.mark.long)])
 def test_exact_is_the_maximum_flow_in_random_cases(cases):
     ratios = compare(random_case(seed) for seed in cases)
-    tell(f"{len(cases)} random cases", ratios)
     assert len(ratios) == len(cases)
     assert np.mean(ratios) < 1.02
 
@@ -80,33 +73,6 @@ def test_exact_is_what_trying_everything_finds(problem):
     check(chosen, active, placement)
     check(greedy(active, placement), active, placement)
     assert max(chosen.load) == least(active, placement)
-
-
-@pytest.mark.slow
-@given(problems(), st.randoms(use_true_random=False))
-def test_the_optimum_does_not_depend_on_names(problem, random):
-    active, placement = problem
-    ranks, experts = list(range(placement.ranks)), list(range(placement.n_experts))
-    random.shuffle(ranks)
-    random.shuffle(experts)
-    slots = placement.physical_to_logical.reshape(placement.ranks, -1)[ranks].ravel()
-    renamed = np.where(slots < 0, -1, np.array(experts)[slots])
-    other = np.zeros_like(active)
-    other[experts] = active
-    assert max(exact(other, Placement(renamed, placement.n_experts, placement.ranks)).load) == max(
-        exact(active, placement).load
-    )
-
-
-@pytest.mark.slow
-@given(problems(), st.integers(0, 100))
-def test_a_further_replica_never_hurts(problem, which):
-    active, placement = problem
-    rows = placement.physical_to_logical.reshape(placement.ranks, -1)
-    more = np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
-    more[which % placement.ranks, -1] = which % placement.n_experts
-    wider = Placement(more.ravel(), placement.n_experts, placement.ranks)
-    assert max(exact(active, wider).load) <= max(exact(active, placement).load)
 
 
 def test_greedy_takes_experts_with_few_holders_first_and_the_lowest_rank():

@@ -57,13 +57,6 @@ def test_no_rank_holds_an_expert_twice_while_another_lacks_it(packing):
     assert not twice or placement.held[:, [len(set(r)) < len(r) for r in rows.tolist()]].all()
 
 
-def test_pack_gives_the_heaviest_experts_replicas_and_balances_weight():
-    where = pack([8.0, 5.0, 2.0, 2.0], 6, 2)
-    assert np.bincount(where).tolist() == [2, 2, 1, 1]
-    rows = where.reshape(2, 3).tolist()
-    assert [sorted(row) for row in rows] == [[0, 1, 2], [0, 1, 3]]
-
-
 def test_activation_weights_are_shares_of_steps():
     weights = activation_weights([0, 5, 1e9], 10)
     assert weights == pytest.approx([0, 1 - np.exp(-0.5), 1])
