@@ -5,12 +5,11 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from rich.console import Console
 
 from eldr_demo import basis
-from eldr_demo.plan import FULL, Measure
+from eldr_demo.plan import Measure
 from eldr_demo.run import Demo
 from eldr_router.ops.metrics import Metrics
 from eldr_router.state.registry import Registry
@@ -65,22 +64,6 @@ def test_a_phase_that_rests_on_its_policy_passes(step, placed):
 def test_a_phase_that_rests_on_something_else_fails(step, placed, told):
     with pytest.raises(RuntimeError, match=f"{step.policy}, .*: {told}"):
         basis.check(step, basis.parse(page(*placed)))
-
-
-def test_every_policy_of_a_plan_has_a_basis():
-    assert {step.policy for step in FULL if isinstance(step, Measure)} <= set(basis._REASONS)
-
-
-async def test_only_what_a_phase_placed_counts_over_all_routers(monkeypatch):
-    pages = {"a": page((3, "ELDR", "similarity", 0.9)), "b": page((2, "JSQ", "policy", None))}
-    client = httpx.AsyncClient
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, text=pages[request.url.host]))
-    monkeypatch.setattr(httpx, "AsyncClient", lambda **told: client(transport=answer))
-    urls = ["http://a", "http://b"]
-    before = await basis.read(urls)
-    assert (dict(before.reasons), before.similar) == ({("ELDR", "similarity"): 3, ("JSQ", "policy"): 2}, 3)
-    pages["b"] = page((9, "JSQ", "policy", None))
-    assert dict((await basis.read(urls) - before).reasons) == {("JSQ", "policy"): 7}
 
 
 @pytest.mark.parametrize(

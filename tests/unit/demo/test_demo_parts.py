@@ -16,18 +16,15 @@ from eldr.contract import BATCH_BUCKETS
 from eldr.sim import text, traces
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts, encode_counts
-from eldr_demo.answers import Answer, AnswerError, read_stream
+from eldr_demo.answers import AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.compare import STATISTICS, compare
 from eldr_demo.kept import rate, write
 from eldr_demo.load import Outcome
-from eldr_demo.picture import draw
-from eldr_demo.plan import FIRST_MIX, FULL, SHORT, Measure
-from eldr_demo.real import verify
+from eldr_demo.plan import Measure
 from eldr_demo.report import Phase, measure, starved, table
 from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
-from eldr_demo.timeline import Timeline
 from tests.support.records import make_record
 
 
@@ -214,29 +211,6 @@ def test_too_few_requests_are_not_compared():
     assert same["P50"] == (0, 0, 0)
 
 
-@pytest.mark.slow
-def test_the_picture_is_drawn(sampler, tmp_path):
-    rng = np.random.default_rng(0)
-    outcomes = [outcome(UNION, float(s), float(rng.uniform(0.04, 0.08)), number=s) for s in range(50)]
-    draw(
-        tmp_path / "d.png",
-        [Phase(UNION, 10.0, 20.0), Phase(JSQ, 90.0, 99.0)],
-        outcomes,
-        sampler,
-        {"fit": 9.0},
-    )
-    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("plan", [FULL, SHORT, FIRST_MIX])
-def test_a_plan_compares_every_phase_with_the_balancer(plan):
-    measured = [step for step in plan if isinstance(step, Measure)]
-    assert len({step.name for step in measured}) == len(measured)
-    mixes = {step.mix for step in measured}
-    assert {step.mix for step in measured if step.policy == "JSQ"} == mixes
-    assert mixes == ({"first"} if plan is FIRST_MIX else {"first", "second"})
-
-
 async def test_a_kept_connection_that_its_server_closes_spoils_nothing(monkeypatch):
     metrics, asked, stop = EngineMetrics("m", 4).render(), [], asyncio.Event()
 
@@ -263,14 +237,16 @@ async def test_experts_are_weighted_by_the_tokens_that_see_them():
         if request.url.path != "/metrics":
             return httpx.Response(200, json={"boot": "b", "next": 0, "records": []})
         steps, experts, requests = pages.pop(0)
-        names = ("active_experts_count", "active_experts_sum", "batch_size_sum")
-        lines = [
-            "# TYPE eldr_engine_active_experts histogram",
-            f"eldr_engine_{names[0]} {steps}",
-            f"eldr_engine_{names[1]} {experts}",
-        ]
-        lines += ["# TYPE eldr_engine_batch_size histogram", f"eldr_engine_{names[2]} {requests}"]
-        return httpx.Response(200, text="\n".join(lines) + "\n")
+        return httpx.Response(
+            200,
+            text=f"""\
+# TYPE eldr_engine_active_experts histogram
+eldr_engine_active_experts_count {steps}
+eldr_engine_active_experts_sum {experts}
+# TYPE eldr_engine_batch_size histogram
+eldr_engine_batch_size_sum {requests}
+""",
+        )
 
     reader = Reader("http://engine")
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
@@ -308,11 +284,6 @@ async def test_poisson_arrivals_repeat_after_a_restart():
     assert not await arrivals.next(stop)
 
 
-def test_an_answer_of_another_length_is_wrong():
-    assert verify(Answer("text", 5), 5) is None
-    assert verify(Answer("text", 4), 5) == "4 of 5 tokens"
-
-
 @pytest.mark.slow
 def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     captured, folder = traces.load(), tmp_path / "siglog"
@@ -334,45 +305,3 @@ def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     assert rate(phases, outcomes) == 1.0
     said = write(records, folder, math.inf, ()).splitlines()
     assert said == [f"signature log: {folder / 'first.siglog'}"], "nothing of an earlier run stays"
-
-
-class Shifting:
-    """Stands for the cluster: what `kubectl get` tells, look by look."""
-
-    def __init__(self, *looks):
-        self.looks = list(looks)
-
-    async def get(self, kind):
-        drift, active, saving = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        conditions = [{"type": "DriftDetected", "status": drift, "message": "because"}]
-        locality = {"savingPercent": saving, "savingErrorPercent": "0.5"} if saving else {}
-        return {
-            "status": {
-                "conditions": conditions,
-                "centroids": {"active": {"fit": active}},
-                "locality": locality,
-            }
-        }
-
-    async def fits(self, trigger):
-        return ["demo-drift-1"] if self.looks[0][0] == "True" or len(self.looks) == 1 else []
-
-
-async def test_the_timeline_of_a_shift_is_told():
-    said = []
-    timeline = Timeline(Shifting(("False", "demo-bootstrap", "9.0"), ("True", "demo-bootstrap", "1.0"), ("True", "demo-bootstrap", ""),
-                           ("False", "demo-drift-1", "8.5")), said.append)  # fmt: skip
-    assert timeline.told() == []
-    await timeline.note("fitted")
-    timeline.begin()
-    for _ in range(4):
-        await timeline._look()
-    await timeline.note("refitted")
-    assert list(timeline.moments) == ["detected", "fit", "active", "over"]
-    assert said[0].split(": ", 1)[1] == "DriftDetected: because"
-    first, second = timeline.told()
-    assert (
-        "drift detected after 0 s, EldrFit made after 0 s, its set active after 0 s, drift over after 0 s"
-        in first
-    )
-    assert second.endswith("fitted: 9.0 % +- 0.5; refitted: 8.5 % +- 0.5")
