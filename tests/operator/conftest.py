@@ -21,7 +21,7 @@ from eldr_kube.ports import free_ports
 from eldr_kube.processes import end, spawn
 from tests.operator.fit_runs import FitRun
 from tests.operator.logging_routers import LoggingRouter
-from tests.operator.real_fits import DRIFT, USUAL, detected, router
+from tests.operator.real_fits import DRIFT, USUAL, detected
 from tests.operator.simulated.cluster import Simulated
 from tests.operator.world import KIND, World
 from tests.support.helm import CHART
@@ -248,7 +248,7 @@ def served(world: World, tmp_path: Path) -> Iterator[Callable[..., FitRun]]:
         prefill={"replicas": 1},
         signatures={"samplePercent": 100},
     )
-    router(world).mix = USUAL
+    world.router.mix = USUAL
     runs: list[FitRun] = []
 
     def run(name: str, attempt: int = 1) -> FitRun:

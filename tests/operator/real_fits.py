@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from eldr.sim import traces
-from tests.operator.logging_routers import LoggingRouter
 from tests.operator.world import FIT, KIND
 from tests.support.processes import wait_for
 
@@ -11,11 +10,6 @@ DRIFT = {"windowRequests": 200, "windowSeconds": 1, "consecutiveWindows": 2, "co
 KINDS, OTHERS = ("fr", "ru", "manual", "legal"), ("en", "zh", "python", "changelog")
 CAPTURED = traces.load()
 USUAL, OTHER = CAPTURED.split(KINDS)[0], CAPTURED.split(OTHERS)[0]
-
-
-def router(world) -> LoggingRouter:
-    (only,) = world.routers.values()
-    return only
 
 
 def detected(world, **wanted):

@@ -132,9 +132,7 @@ def test_resources_that_are_gone_and_come_back_need_no_restart(operator, kube):
     wait_for(lambda: operator.asked("/readyz")[0] == 200, "ready", 90, operator.said)
     wait_for(lambda: _is_served(kube), "the resource is served", 60)
     before = operator.passes()
-    world.fit("one")
-    world.report("one")
-    world.until_active("one")
+    world.serve("one")
     world.close()
     wait_for(lambda: operator.passes() > before, "passes")
     assert "watches ended" in operator.log.read_text(), "kopf began again"

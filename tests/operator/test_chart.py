@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -96,12 +95,6 @@ def test_it_can_be_an_optional_dependency(enabled, count, tmp_path):
     assert bool(made) == count
 
 
-def test_short_names_are_taken_by_no_other_common_resource():
-    """`es` was: ExternalSecrets and Elasticsearch have it, and kubectl then asks for one of them."""
-    sources = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
-    assert {name for one in sources for name in one["spec"]["names"].get("shortNames", ())} == {"eldr", "ef"}
-
-
 @pytest.mark.process
 def test_pod_is_restricted(render):
     spec = render()["Deployment", "eldr-operator"]["spec"]
@@ -158,23 +151,6 @@ def test_notes_tell_what_the_options_lead_to():
     assert "Prometheus reaches no router and no engine" in told
     selector = 'monitoring.namespaceSelector={"a":"b"}'
     assert "Prometheus" not in notes("--set=monitoring.podMonitors.enabled=true", "--set-json", selector)
-
-
-def test_what_artifact_hub_is_told_is_so():
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    told = chart["annotations"]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert told["artifacthub.io/license"] == project["license"]
-    assert [chart["home"]] == chart["sources"] == [project["urls"]["Source"]]
-    links = {link["name"]: link["url"] for link in yaml.safe_load(told["artifacthub.io/links"])}
-    assert links.items() <= project["urls"].items()
-    crds = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("*.yaml"))]
-    assert [
-        (one["kind"], one["version"], one["name"]) for one in yaml.safe_load(told["artifacthub.io/crds"])
-    ] == [
-        (crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"], crd["metadata"]["name"])
-        for crd in crds
-    ]
 
 
 @pytest.mark.process

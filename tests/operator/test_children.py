@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 
 from eldr import contract
-from tests.operator.conftest import Operator
 from tests.operator.world import FIT, KIND, World
 from tests.support.kube import Kube, Refused
 from tests.support.processes import wait_for
@@ -72,32 +71,6 @@ def _is_refused(kube: Kube, resource: str) -> bool:
     return False
 
 
-def test_a_child_whose_webhook_is_down_keeps_nothing_else(operator: Operator, world: World):
-    world.up()
-    with broken_webhook(world.kube, "policy", "poddisruptionbudgets"):
-        operator.stop()  # what it remembers of children that are as they should be goes with it
-        operator.start()
-        world.kube.delete("PodDisruptionBudget", "x-decode")
-        world.patch(decode={"replicas": 3})
-        condition = world.condition("Progressing", status="False", reason="ChildUnavailable")
-        assert "PodDisruptionBudget x-decode" in condition["message"]
-        assert "failed calling webhook" in condition["message"]
-        wait_for(lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "scaled", 60)
-        wait_for(lambda: _observed(world), "a current status", 60, lambda: world.status)
-        world.fit("one", k=3)
-        world.report("one", k=3)
-        world.until_active("one")
-        world.condition("Ready", status="False", reason="ChildUnavailable")
-    world.make_ready()
-    world.condition("Progressing", status="True")
-    assert world.kube.find("PodDisruptionBudget", "x-decode")
-
-
-def _observed(world: World) -> bool:
-    found = world.kube.get(KIND, world.name)
-    return found["status"].get("observedGeneration") == found["metadata"]["generation"]
-
-
 def test_a_job_whose_webhook_is_down_waits_for_it(world: World):
     world.up()
     with broken_webhook(world.kube, "batch", "jobs"):
@@ -107,7 +80,7 @@ def test_a_job_whose_webhook_is_down_waits_for_it(world: World):
         )
         assert "failed calling webhook" in condition["message"]
         world.patch(decode={"replicas": 3})
-        wait_for(lambda: _observed(world), "a current status", 60, lambda: world.status)
+        world.until_current()
     world.report("one")
     world.kube.until_condition(FIT, "one", "Succeeded", status="True")
 
@@ -123,7 +96,7 @@ def test_a_deployment_made_anew_has_its_secret_at_once(world: World):
                 world.kube.delete(kind, found["metadata"]["name"])
     wait_for(lambda: world.kube.list("StatefulSet") == [], "nothing left", 60)
     world.deploy()
-    found = wait_for(lambda: world.kube.find("Secret", name), "its Secret", 15, lambda: world.status)
+    found = world.until(lambda: world.kube.find("Secret", name), "its Secret", 15)
     assert found["metadata"]["uid"] != first
 
 
@@ -136,5 +109,5 @@ def test_a_deleted_secret_is_created_again_once_a_pod_needs_it(world: World):
     container = {"name": "engine", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     status = {"containerStatuses": [container | {"state": {"waiting": waiting}}]}
     world.kube.strategic("Pod", "x-decode-0", {"status": status}, "status")
-    found = wait_for(lambda: world.kube.find("Secret", name), "its Secret", 60, lambda: world.status)
+    found = world.until(lambda: world.kube.find("Secret", name), "its Secret")
     assert found["metadata"]["uid"] != first

@@ -179,15 +179,3 @@ def test_what_a_killed_one_left_is_restored(served, begin, tmp_path):
     assert mark(served) is None
     code, said = ended(tmp_path, begin("--restore"), 3)
     assert (code, said.endswith("nothing to restore")) == (0, True), said
-
-
-@pytest.mark.costly
-def test_what_somebody_else_sets_meanwhile_stays(served, begin, tmp_path):
-    before = spec(served)
-    running = begin()
-    until_policy(served, "JSQ", tmp_path)
-    served.patch(router={"policy": "RoundRobin"})
-    code, said = ended(tmp_path, running, 0)
-    assert (code, "Interfered: somebody set router.policy to RoundRobin" in said) == (1, True), said
-    assert spec(served) == before | {"router": before["router"] | {"policy": "RoundRobin"}}
-    assert mark(served) is None

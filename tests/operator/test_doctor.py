@@ -9,10 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from eldr import contract
-from eldr.cli import main
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
 
@@ -22,8 +20,7 @@ NODE = "doctors"
 
 
 def run(world, *, kubeconfig=None):
-    where = ["--kubeconfig", str(kubeconfig or world.kube.cluster.kubeconfig), "-n", world.kube.namespace]
-    done = CliRunner().invoke(main, ["doctor", world.name, "--json", *where])
+    done = world.eldr("doctor", world.name, "--json", kubeconfig=kubeconfig)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
     return done.exit_code, json.loads(done.stdout)
 
@@ -149,8 +146,7 @@ def test_without_rights_checks_are_skipped_and_without_the_deployment_it_cannot_
     world.up()
     world.kube.create("ServiceAccount", {"name": "guest"})
     kubeconfig = world.kube.cluster.kubeconfig_of(world.kube.account_token("guest"), tmp_path / "kubeconfig")
-    where = ["--kubeconfig", str(kubeconfig), "-n", world.kube.namespace]
-    done = CliRunner().invoke(main, ["doctor", world.name, *where])
+    done = world.eldr("doctor", world.name, kubeconfig=kubeconfig)
     assert done.exit_code == 2
     assert "Forbidden: " in done.output
 

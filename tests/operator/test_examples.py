@@ -31,7 +31,7 @@ def keda(installed, tmp_path_factory):
 @pytest.mark.usefixtures("keda")
 def test_the_autoscaling_example_is_taken_strictly_and_scales_what_exists(kube):
     path = next(path for path in EXAMPLES if path.stem == "autoscaling")
-    kube.cluster.kubectl("-n", kube.namespace, "create", "--validate=strict", "-f", str(path))
+    kube.kubectl("create", "--validate=strict", "-f", str(path))
     targets = [each["spec"]["scaleTargetRef"] for each in yaml.safe_load_all(path.read_text())]
     assert targets == [
         {"apiVersion": contract.API_VERSION, "kind": contract.KIND_SCALER, "name": f"qwen3-{role}"}
@@ -50,4 +50,4 @@ def test_examples_are_taken_strictly(kube, example):
     else:
         kube.create(KIND, {"name": "qwen3"}, spec=simulated())
         patch = ["patch", "eldr", "qwen3", "--type", "merge", "--patch-file", str(example)]
-        kube.cluster.kubectl("-n", kube.namespace, *patch)
+        kube.kubectl(*patch)

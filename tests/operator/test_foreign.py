@@ -13,10 +13,6 @@ WORKLOADS = (("Deployment", "x-prefill"), ("StatefulSet", "x-decode"))
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 
 
-def kubectl(world, *arguments):
-    return world.kube.cluster.kubectl("-n", world.kube.namespace, *arguments)
-
-
 def workload(world, kind="Deployment", name="x-prefill"):
     return world.kube.get(kind, name)
 
@@ -60,7 +56,7 @@ def test_what_others_change_of_ours_is_restored_and_told(operator, world, comman
     world.up(prefill={"env": [{"name": "MINE", "value": "1"}]})
     kind, name = ("Service", "x") if command[0] == "label" else ("Deployment", "x-prefill")
     before = world.kube.get(kind, name)
-    kubectl(world, *command)
+    world.kube.kubectl(*command)
 
     def is_restored():
         found = world.kube.get(kind, name)
@@ -89,7 +85,7 @@ def test_what_others_change_of_ours_is_restored_and_told(operator, world, comman
 )
 def test_what_others_add_is_theirs(operator, world, command):
     world.up()
-    kubectl(world, *command)
+    world.kube.kubectl(*command)
     before, generation = pod(world), workload(world)["metadata"]["generation"]
     world.patch(prefill={"replicas": 2})  # what is ours is still written
     wait_for(lambda: workload(world)["spec"]["replicas"] == 2, "scaled", 60)
@@ -98,22 +94,6 @@ def test_what_others_add_is_theirs(operator, world, command):
     assert pod(world) == before
     assert workload(world)["metadata"]["generation"] == generation + 1
     assert events(world) == []
-
-
-def test_a_tool_that_does_not_give_in_is_left_for_a_while_and_named(world):
-    world.up()
-    before = pod(world)
-    for _ in range(3):
-        kubectl(world, "set", "image", "deployment/x-prefill", "engine=spy")
-        wait_for(lambda: pod(world) == before, "what it was", 60, lambda: pod(world))
-    kubectl(world, "set", "image", "deployment/x-prefill", "engine=spy")
-    condition = world.condition("Progressing", status="False", reason="ForeignConflict")
-    assert "containers[engine].image (set by kubectl-set) changes again and again" in condition["message"]
-    told = [each["reason"] for each in world.kube.list("Event")]
-    assert (told.count("ForeignConflict"), told.count("ForeignChangeUndone")) == (1, 1)
-    world.patch(prefill={"replicas": 2})  # what is asked for is still written
-    wait_for(lambda: workload(world)["spec"]["replicas"] == 2, "scaled", 60)
-    assert pod(world) == before
 
 
 def test_what_the_api_server_does_not_let_us_apply_beside_an_addition_is_told(world):
@@ -135,8 +115,8 @@ def test_what_the_api_server_does_not_let_us_apply_beside_an_addition_is_told(wo
 
 def test_restarts_annotations_and_scaling_by_others_go_on_working(operator, world):
     world.up()
-    kubectl(world, "rollout", "restart", "deployment/x-prefill", "statefulset/x-decode")
-    kubectl(world, "annotate", "deployment/x-prefill", "team=a")
+    world.kube.kubectl("rollout", "restart", "deployment/x-prefill", "statefulset/x-decode")
+    world.kube.kubectl("annotate", "deployment/x-prefill", "team=a")
 
     def wait_for_passes() -> None:
         before = operator.passes()
@@ -203,7 +183,7 @@ def test_what_admission_makes_of_our_own_requests_stays(policy, world):
     world.up()
     before = pod(world)
     assert before[policy] is True
-    kubectl(world, "set", "image", "deployment/x-prefill", "engine=spy")
+    world.kube.kubectl("set", "image", "deployment/x-prefill", "engine=spy")
     wait_for(lambda: events(world), "an event", 60)
     wait_for(lambda: pod(world) == before, "what it was", 60, lambda: pod(world))
     assert policy not in events(world)[0]

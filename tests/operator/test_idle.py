@@ -148,11 +148,9 @@ def test_the_learned_step_time_stands_in_the_status_and_is_not_written_for_every
             router.step_time = {**STEP_TIME, **SHARE, **step_time}
 
     learn()
-    wait_for(
+    world.until(
         lambda: "stepTime" in world.status.get("locality", {}),
         "the step-time model",
-        60,
-        lambda: world.status,
     )
     told = {
         "fixedMilliseconds": "4.18",
@@ -186,9 +184,7 @@ def accepted(page):
 def test_metrics_tell_what_happened(operator, world):
     before = accepted(operator.metrics())
     world.up()
-    world.fit("first")
-    world.report("first")
-    world.until_active("first")
+    world.serve("first")
     labels = f'{{deployment="x",namespace="{world.kube.namespace}"}}'
     wait_for(lambda: f"eldr_operator_epoch{labels} 1.0" in operator.metrics(), "epoch", 60, operator.metrics)
     wait_for(

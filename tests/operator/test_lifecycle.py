@@ -40,16 +40,14 @@ def test_created_becomes_ready(world):
     assert children(world) == CHILDREN
     ready = world.make_ready()
     assert ready["message"] == "1 prefill, 2 decode, 1 router ready"
-    wait_for(
+    world.until(
         lambda: world.status["router"].get("policyInEffect") == "MarginalUnion",
         "policy",
-        60,
-        lambda: world.status,
     )
     status = world.status
     assert status["url"] == f"http://x.{world.kube.namespace}.svc"
     assert (status["prefill"]["summary"], status["decode"]["summary"]) == ("1/1", "2/2")
-    columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "eldr")
+    columns = world.kube.kubectl("get", "eldr")
     assert columns.split()[:6] == ["NAME", "MODEL", "READY", "REASON", "PREFILL", "DECODE"]
     assert columns.splitlines()[1].split()[:6] == ["x", "org/tiny", "True", "AllReady", "1/1", "2/2"]
     world.until_told("Ready")
@@ -104,7 +102,7 @@ def test_hot_settings_change_without_a_restart(world):
 
 def test_decode_engines_are_scaled_by_their_scaler(world):
     world.up()
-    world.kube.cluster.kubectl("-n", world.kube.namespace, "scale", "eldrscaler/x-decode", "--replicas=3")
+    world.kube.kubectl("scale", "eldrscaler/x-decode", "--replicas=3")
     wait_for(lambda: world.routing["slots"] == 3, "three slots", 60)
     world.condition("DecodeReady", status="False")
     world.make_ready()
@@ -125,7 +123,7 @@ def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_a
     world.up()
     world.patch(prefill={"replicas": 2})
     wait_for(lambda: replicas() == 2, "as the spec says", 60)
-    world.kube.cluster.kubectl("-n", world.kube.namespace, "scale", "eldrscaler/x-prefill", "--replicas=3")
+    world.kube.kubectl("scale", "eldrscaler/x-prefill", "--replicas=3")
     wait_for(lambda: replicas() == 3, "as the scaler says", 60)
     wait_for(lambda: world.status["prefill"].get("scaledBy") == "kubectl", "who has set it", 60)
     world.patch(prefill={"replicas": 1, "drainSeconds": 5})
@@ -145,9 +143,7 @@ def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_a
     wait_for(lambda: world.status["observedGeneration"] == generation + 1, "another pass", 60)
     assert (replicas(), world.status["prefill"]["scaledBy"]) == (3, "kubectl")
     annotation = f"{contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK}"
-    world.kube.cluster.kubectl(
-        "-n", world.kube.namespace, "annotate", "eldrscaler/x-prefill", annotation, "--overwrite"
-    )
+    world.kube.kubectl("annotate", "eldrscaler/x-prefill", annotation, "--overwrite")
     wait_for(lambda: replicas() == 1, "as the spec says", 60)
     wait_for(lambda: "scaledBy" not in world.status["prefill"], "nobody else has set it", 60)
     assert world.kube.get(SCALER, "x-prefill")["spec"]["replicas"] == 1
@@ -181,23 +177,12 @@ def test_routers_move_into_a_deployment_and_back(world):
     )
 
 
-def test_foreign_changes_are_undone(world):
-    world.up()
-    world.kube.merge("Service", "x", {"spec": {"selector": {contract.LABEL_ROUTER: "false"}}})
-    world.kube.merge("Deployment", "x-prefill", {"spec": {"replicas": 3}})
-    world.kube.delete("Role", "x-router")
-    wait_for(lambda: world.kube.find("Role", "x-router"), "the Role again", 60)
-    wait_for(lambda: world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 1, "one replica", 60)
-    wait_for(
-        lambda: world.kube.get("Service", "x")["spec"]["selector"][contract.LABEL_ROUTER] == "true",
-        "selector",
-        60,
-    )
-
-
-def test_a_foreign_object_of_the_same_name_is_left_alone(world):
+@pytest.mark.parametrize(
+    "labels", [{}, {contract.LABEL_MANAGED_BY: contract.FIELD_MANAGER, contract.LABEL_DEPLOYMENT: "x"}]
+)
+def test_a_foreign_object_of_the_same_name_is_left_alone(world, labels):
     foreign = {"selector": {"app": "mine"}, "ports": [{"port": 1234}]}
-    world.kube.create("Service", {"name": "x"}, spec=foreign)
+    world.kube.create("Service", {"name": "x", "labels": labels}, spec=foreign)
     world.deploy()
     condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
     assert "Service x exists and belongs to nobody; delete or rename it" in condition["message"]
@@ -311,13 +296,11 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     world.make_ready()
     world.condition("Progressing", reason="RolloutComplete")
     wait_for(lambda: len(world.kube.list("Pod")) == 3, "no pod that ends", 60)
-    world.fit("one")
-    world.report("one")
-    world.until_active("one")
+    world.serve("one")
     kept = (("StatefulSet", "x-decode"), ("Deployment", "x-prefill"), ("ConfigMap", "x-routing"))
     before = {kind: world.kube.get(kind, name)["metadata"] for kind, name in kept}
     pods = {pod["metadata"]["uid"] for pod in world.kube.list("Pod", contract.LABEL_ROLE)}
-    world.kube.cluster.kubectl("-n", world.kube.namespace, "delete", "eldr", "x", "--cascade=orphan")
+    world.kube.kubectl("delete", "eldr", "x", "--cascade=orphan")
     world.deploy(decode={"env": [{"name": "CHANGED", "value": "1"}]})
     world.make_ready()
     world.until_active("one")
@@ -336,15 +319,6 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     world.kube.delete(KIND, "x")
     kind, labelled = "ControllerRevision", f"{contract.LABEL_DEPLOYMENT}=x"
     wait_for(lambda: not world.kube.list(kind, labelled), "no revisions", 60)
-
-
-def test_a_foreign_object_with_our_labels_is_left_alone(world):
-    labels = {contract.LABEL_MANAGED_BY: contract.FIELD_MANAGER, contract.LABEL_DEPLOYMENT: "x"}
-    ports = [{"port": 80}]
-    world.kube.create("Service", {"name": "x", "labels": labels}, spec={"ports": ports})
-    world.deploy()
-    condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
-    assert "Service x exists and belongs to nobody" in condition["message"]
 
 
 def test_a_deployment_that_a_finalizer_holds_says_so(world):

@@ -21,7 +21,7 @@ def job(world: World, *others: str) -> str:
         names = [each["metadata"]["name"] for each in world.kube.list("Job", _JOBS)]
         return names[0] if len(names) == 1 and names[0] not in others else None
 
-    return str(wait_for(found, "one Job", 60, lambda: world.status))
+    return str(world.until(found, "one Job"))
 
 
 def templates(world: World) -> list[object]:
@@ -87,7 +87,7 @@ def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(worl
     assert job(world, first, second) == third
 
     world.patch(model={"download": "Never"})
-    wait_for(lambda: not world.kube.list("Job", _JOBS), "no Job", 60, lambda: world.status)
+    world.until(lambda: not world.kube.list("Job", _JOBS), "no Job")
     wait_for(lambda: not world.kube.condition(KIND, "x", "ModelReady"), "no condition", 60)
     world.make_ready()
     assert templates(world) == after, "it rolls no pod"

@@ -16,9 +16,7 @@ def apply(world, *options, **pod):
     """Apply a deployment of vLLM engines whose decode pods are patched so."""
     spec = {"model": {"uri": "org/model"}, "decode": {"podTemplate": {"spec": pod}} if pod else {}}
     manifest = {"apiVersion": "eldr.dev/v1alpha1", "kind": KIND, "metadata": {"name": "x"}, "spec": spec}
-    world.kube.cluster.kubectl(
-        "-n", world.kube.namespace, "apply", *options, "-f", "-", stdin=yaml.safe_dump(manifest)
-    )
+    world.kube.kubectl("apply", *options, "-f", "-", stdin=yaml.safe_dump(manifest))
 
 
 def decode_pod(world):
@@ -100,16 +98,6 @@ def test_what_would_take_the_routers_arguments_leaves_prefill_as_it_is(world):
 def test_a_quantity_that_is_none_is_a_fault_of_the_resource_not_of_the_api_server(world):
     apply(world, containers=[{"name": "engine", "resources": {"limits": {"cpu": "many"}}}])
     assert "quantities must match" in world.condition("ConfigValid", reason="ChildRefused")["message"]
-
-
-def test_a_field_that_no_pod_has_keeps_the_role_from_no_other_number_of_replicas(world):
-    apply(world)
-    until(world, lambda: volume(world, "cache"), "engines")
-    apply(world, unheard=1)
-    assert "unheard" in world.condition("ConfigValid", reason="ChildRefused")["message"]
-    world.patch(decode={"replicas": 3})
-    wait_for(lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "three engines", 60)
-    assert "unheard" not in decode_pod(world)
 
 
 def test_routers_and_fits_are_scheduled_as_written(world):

@@ -47,7 +47,7 @@ def deploy(world, **spec):
     """Create a deployment of vLLM engines; nobody runs its pods."""
     world.kube.create(KIND, {"name": "x"}, spec={"model": {"uri": "org/model"}, **spec})
     for kind, name in WORKLOADS.values():
-        wait_for(lambda k=kind, n=name: world.kube.find(k, n), name, 60, lambda: world.status)
+        world.until(lambda k=kind, n=name: world.kube.find(k, n), name)
     world.condition("UpdateAvailable", status="False", reason="UpToDate")
 
 
@@ -202,7 +202,7 @@ def test_a_change_while_no_operator_ran_is_not_lost(operator, world):
     def has_mine():
         return "MINE" in {each["name"] for each in template(world, "decode")["spec"]["containers"][0]["env"]}
 
-    wait_for(has_mine, "the change", 60, lambda: world.status)
+    world.until(has_mine, "the change")
 
 
 def test_revisions_are_shown_and_old_ones_go(operator, world):
@@ -214,10 +214,8 @@ def test_revisions_are_shown_and_old_ones_go(operator, world):
             env = template(world, "decode")["spec"]["containers"][0]["env"]
             return {"name": "N", "value": str(number)} in env
 
-        wait_for(has_it, f"change {number}", 60, lambda: world.status)
+        world.until(has_it, f"change {number}")
     wait_for(lambda: len(kept(world)["decode"]) == revisions.KEPT, "old ones to go", 60, lambda: kept(world))
-    shown = world.kube.cluster.kubectl(
-        "-n", world.kube.namespace, "get", "controllerrevisions", "-l", f"{contract.LABEL_REVISION_OF}=decode"
-    )
+    shown = world.kube.kubectl("get", "controllerrevisions", "-l", f"{contract.LABEL_REVISION_OF}=decode")
     assert "EldrDeployment".lower() in shown.lower()
     assert world.status["decode"]["revision"] in shown

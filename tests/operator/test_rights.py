@@ -35,9 +35,7 @@ def may(client, verb, resource, name="", group="", subresource="") -> bool:
 @pytest.fixture
 def accounts(world):
     world.up()
-    world.fit("one")
-    world.report("one")
-    world.until_active("one")
+    world.serve("one")
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(world.kube.as_account(f"x-{name}"))
@@ -74,9 +72,7 @@ def test_router_reads_its_routing_table_and_sets_and_nothing_else(world, account
 def test_router_may_read_a_set_only_as_long_as_it_is_in_use(world, accounts):
     first = world.routing["active"]["shards"][0]["name"]
     for name in ("two", "three"):
-        world.fit(name)
-        world.report(name)
-        world.until_active(name)
+        world.serve(name)
     wait_for(lambda: not may(accounts["router"], "get", "configmaps", first), "right withdrawn", 60)
     for name in ("two", "three"):
         shards = world.kube.list("ConfigMap", f"{contract.LABEL_FIT}={name}")

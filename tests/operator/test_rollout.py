@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from eldr import contract
-from eldr.cli import main
 from eldr_operator import clock
 from eldr_operator.workloads import gaps
 from tests.operator.world import KIND, World
@@ -32,7 +29,6 @@ class FullWorld(World):
     """A deployment whose pods take all devices of the only node; plays the kubelet of that node."""
 
     devices = 4
-    passes: Callable[[], int]
 
     def open(self) -> None:
         # its own name and taint: what ran on the node of an earlier test goes in its own time
@@ -90,8 +86,7 @@ class FullWorld(World):
         return {pod["metadata"]["labels"][contract.LABEL_KV] for pod in self.lasting()}
 
     def rollout(self, *arguments: str) -> str:
-        where = ["--kubeconfig", str(self.kube.cluster.kubeconfig), "-n", self.kube.namespace]
-        done = CliRunner().invoke(main, ["rollout", *where, *arguments])
+        done = self.eldr("rollout", *arguments)
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -105,17 +100,6 @@ class FullWorld(World):
 
     def told(self, type_: str, field: str = "message") -> str:
         return self.kube.condition(KIND, self.name, type_).get(field, "")
-
-    def until_rolled(self, role: str, *, least: int) -> None:
-        """Play the kubelet until two pods have the new template; at no time fewer than so many may be ready."""
-
-        def rolled() -> bool:
-            self.run_pods()
-            ready, new = self.with_new(role)
-            assert ready >= least
-            return (ready, new) == (2, 2)
-
-        wait_for(rolled, f"{role} rolled", 90, lambda: self.status)
 
     def with_new(self, role: str) -> tuple[int, int]:
         """Return how many pods of a role are ready, and how many of those have the new template."""
@@ -149,9 +133,8 @@ def impatient(operator):
 
 
 @pytest.fixture
-def full(impatient, operator, kube):
+def full(impatient, kube):
     world = FullWorld(kube)
-    world.passes = operator.passes
     world.open()
     yield world
     world.close()
@@ -175,26 +158,15 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
 
     full.patch(prefill={"env": NEW})
     text = "each pod ends before its successor starts"
-    wait_for(lambda: text in full.told("Progressing"), "pods to make room", 60, lambda: full.status)
+    full.until(lambda: text in full.told("Progressing"), "pods to make room")
     assert strategy(full) == {"maxSurge": 0, "maxUnavailable": 1}
     wait_for(lambda: rolled("prefill"), "prefill rolled", 90, lambda: (strategy(full), full.status))
     assert fewest["prefill"] >= 1
     assert fewest["decode"] == 2
     wait_for(lambda: strategy(full)["maxSurge"] == 1, "room looked for again", 30)
     full.patch(decode={"env": NEW})
-    wait_for(lambda: rolled("decode"), "decode rolled", 90, lambda: full.status)
+    full.until(lambda: rolled("decode"), "decode rolled", 90)
     assert fewest["decode"] >= 1
-    full.make_ready()
-
-
-def test_pods_make_room_where_a_quota_is_full(full):
-    full.grow(8)
-    full.allow(4)
-    full.up()
-    full.patch(prefill={"env": NEW})
-    wait_for(lambda: strategy(full)["maxSurge"] == 0, "pods to make room", 60, lambda: full.status)
-    full.until_rolled("prefill", least=1)
-    wait_for(lambda: strategy(full)["maxSurge"] == 1, "room looked for again", 30)
     full.make_ready()
 
 
@@ -208,40 +180,24 @@ def test_decode_engines_that_a_quota_refuses_go_back(full):
         full.run_pods()
         return (full.told("Progressing", "reason"), full.with_new("decode")[0]) == ("RolledBack", 2)
 
-    wait_for(is_back, "the engines back", 90, lambda: full.status)
-
-
-@pytest.mark.long  # the decision is tested without a cluster
-def test_a_replica_without_a_node_stops_no_rollout(full):
-    full.up()
-    full.patch(prefill={"replicas": 3})
-    wait_for(lambda: len(full.pods("prefill")) == 3, "a third pod", 30)
-    full.patch(prefill={"env": NEW})
-    full.until_rolled("prefill", least=1)
-
-
-@pytest.mark.long  # the decision is tested without a cluster
-def test_no_engine_makes_room_for_one_that_would_not_start(full):
-    full.up(prefill={"replicas": 1})
-    full.patch(prefill={"podTemplate": {"spec": {"nodeSelector": {"no-such": "label"}}}})
-    full.condition("PrefillReady", status="False", reason="InsufficientCapacity")
-    before = full.passes()
-    wait_for(lambda: full.passes() >= before + 4, "passes after the patience", 60)
-    full.run_pods()
-    assert strategy(full) == {"maxSurge": 1, "maxUnavailable": 0}
-    assert full.with_new("prefill")[0] == 1
+    full.until(is_back, "the engines back", 90)
 
 
 def test_a_new_pod_comes_first_where_there_is_room_and_the_end_of_an_only_pod_is_announced(full):
     full.up(decode={"replicas": 1})
     full.patch(prefill={"env": NEW})
-    full.until_rolled("prefill", least=2)
+
+    def rolled():
+        full.run_pods()
+        ready, new = full.with_new("prefill")
+        assert ready == 2
+        return new == 2
+
+    full.until(rolled, "prefill rolled", 90)
     full.make_ready()
     version = full.kube.get(KIND, "x")["metadata"]["resourceVersion"]
     full.patch(decode={"env": NEW})
-    wait_for(
-        lambda: full.run_pods() or full.with_new("decode") == (1, 1), "decode rolled", 60, lambda: full.status
-    )
+    full.until(lambda: full.run_pods() or full.with_new("decode") == (1, 1), "decode rolled")
     url = f"/apis/{contract.API_VERSION}/namespaces/{full.kube.namespace}/{contract.DEPLOYMENTS}"
     seen = [
         condition["message"]
@@ -266,48 +222,12 @@ def test_a_rollout_waits_while_it_is_paused_or_kept_from_ordinals(full):
         full.run_pods()
         return full.with_new("decode") == (2, 1)
 
-    wait_for(first, "the highest ordinal rolled", 60, lambda: full.status)
+    full.until(first, "the highest ordinal rolled")
     full.condition("DecodeReady", status="True")
     assert full.with_new("prefill") == (2, 0)
     full.patch(prefill={"rollout": {"pause": "Disabled"}}, decode={"rollout": {"partition": 0}})
     full.make_ready()
     assert (full.with_new("prefill"), full.with_new("decode")) == ((2, 2), (2, 2))
-
-
-def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
-    full.up()
-    full.condition("Degraded", status="False")
-    full.patch(decode={"args": ["--kv-key=new"]})
-    wait_for(
-        lambda: full.run_pods() or full.told("Degraded", "status") == "True",
-        "Degraded",
-        60,
-        lambda: full.status,
-    )
-    full.patch(prefill={"args": ["--kv-key=new"]})
-    full.make_ready()
-    full.condition("Degraded", status="False")
-    assert len(full.keys()) == 1, full.pods()
-
-
-def test_an_engine_that_is_ready_for_a_moment_and_crashes_stops_the_rollout_at_the_first(full):
-    """Kubernetes' own controllers wait for minReadySeconds, also where pods of a StatefulSet start in parallel."""
-    full.up()
-    full.patch(decode={"env": NEW, "rollout": {"minReadySeconds": 60}})
-    most = 0
-
-    def is_back():
-        nonlocal most
-        full.run_pods()
-        new = [pod for pod in full.lasting("decode") if NEW[0]["name"] in str(pod["spec"])]
-        most = max(most, len(new))
-        for pod in new:
-            if pod["status"].get("phase") == "Running":
-                full.crash(pod)
-        return (full.told("Progressing", "reason"), full.with_new("decode")) == ("RolledBack", (2, 0))
-
-    wait_for(is_back, "the engine back", 120, lambda: full.status)
-    assert most == 1
 
 
 def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
@@ -323,7 +243,7 @@ def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
         roles = full.status["prefill"], full.status["decode"]
         return told and full.keys() == before and all(role["ready"] == 2 for role in roles)
 
-    wait_for(is_back, "both roles to go back", 120, lambda: full.status)
+    full.until(is_back, "both roles to go back", 120)
     full.condition("Ready", status="False", reason="RolledBack")
     assert "no pod became available with revision x-" in full.told("Progressing")
     assert "RolloutRolledBack" in full.events()

@@ -7,7 +7,6 @@ import pytest
 from eldr import contract
 from tests.operator.world import KIND, World, simulated
 from tests.support.kube import Kube, Refused
-from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
 
@@ -47,7 +46,7 @@ def until(world: World, holds):
         live = world.kube.get("Service", "x")
         return live if holds(live) else None
 
-    return wait_for(found, "the Service as the spec says", 60, lambda: world.status)
+    return world.until(found, "the Service as the spec says")
 
 
 def test_what_others_decide_stays_and_what_is_ours_comes_back(world: World):

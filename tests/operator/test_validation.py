@@ -24,28 +24,20 @@ def create(kube, name="x", **spec):
     [
         ({"decode": {"replicas": 0}}, "spec.decode.replicas"),
         ({"decode": {"replicas": 65}}, "spec.decode.replicas"),
-        ({"prefill": {"replicas": 0}}, "spec.prefill.replicas"),
         ({"prefill": {"rollout": {"maxSurge": 0}}}, "maxSurge and maxUnavailable are both 0"),
         ({"prefill": {"rollout": {"maxSurge": "25%"}}}, "must be Auto or a number of pods from 0 to 256"),
         ({"prefill": {"rollout": {"maxSurge": -1}}}, "must be Auto or a number of pods from 0 to 256"),
-        ({"prefill": {"rollout": {"maxUnavailable": 257}}}, "spec.prefill.rollout.maxUnavailable"),
-        ({"prefill": {"rollout": {"pause": "yes"}}}, "spec.prefill.rollout.pause"),
-        ({"decode": {"rollout": {"partition": -1}}}, "spec.decode.rollout.partition"),
         ({"router": {"replicas": 2}}, "router.replicas needs router.placement Deployment"),
         ({"router": {"minCandidates": 3}}, "router.minCandidates must not exceed decode.replicas"),
         ({"router": {"tau": "2.1"}}, 'router.tau must be a decimal from 0 to 2, for example "0.1"'),
-        ({"router": {"tau": "-1"}}, "spec.router.tau"),
         ({"router": {"tau": "1e3"}}, "spec.router.tau"),
-        ({"router": {"tau": 0.1}}, "spec.router.tau"),
         ({"router": {"policy": "Fastest"}}, 'supported values: "ELDR", "MarginalUnion", "JSQ"'),
         (
             {"router": {"maxLoad": "0.9"}},
             'router.maxLoad must be a decimal from 1 to 1000, for example "1.25"',
         ),
         ({"router": {"maxLoad": "10000000"}}, "router.maxLoad must be a decimal from 1 to 1000"),
-        ({"router": {"maxLoad": 1.25}}, "spec.router.maxLoad"),
         ({"router": {"policy": "Domain"}}, "router.policy Domain needs router.domains"),
-        ({"router": {"domains": []}}, "spec.router.domains"),
         ({"router": {"domains": [{"name": "a"}, {"name": "a"}]}}, "Duplicate value"),
         ({"router": {"domains": [{"name": "a b"}]}}, "spec.router.domains[0].name"),
         ({"router": {"domains": [{"name": "a", "share": 0}]}}, "spec.router.domains[0].share"),
@@ -53,16 +45,10 @@ def create(kube, name="x", **spec):
             {"router": {"policy": "Domain", "domains": [{"name": name} for name in "abc"]}},
             "router.domains must not be more than decode.replicas",
         ),
-        ({"router": {"placement": "Daemon"}}, "spec.router.placement"),
-        ({"engine": {"type": "TensorRT"}}, "spec.engine.type"),
-        ({"signatures": {"samplePercent": 101}}, "spec.signatures.samplePercent"),
-        ({"engine": {"leaseSeconds": 1}}, "spec.engine.leaseSeconds"),
-        ({"refit": {"suspend": "yes"}}, "spec.refit.suspend"),
         ({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}, "Duplicate value"),
         ({"model": {"uri": ""}}, "spec.model.uri"),
         ({"engine": {"env": [{"name": "A B"}]}}, "spec.engine.env[0].name"),
         ({"router": {"env": [{"name": "1A"}]}}, "must consist of letters, digits, '_', '-' and '.'"),
-        ({"prefill": {"env": [{"name": "A=B"}]}}, "spec.prefill.env[0].name"),
         ({"engine": {"image": "vllm/vllm openai"}}, "engine.image must be the name of an image, for example"),
         ({"router": {"image": "eldr:"}}, "router.image must be the name of an image, for example"),
     ],
@@ -77,24 +63,18 @@ def test_refused_when_created(kube, installed, spec, message):
     ("decode", "message"),
     [
         ({"gpus": 4, "parallelism": {"tensor": 2}}, "decode.parallelism.tensor times data must be decode.gpus"),
-        ({"gpus": 8, "parallelism": {"expert": "Enabled", "tensor": 4, "data": 4}}, "tensor times data must be"),
         ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 3}}, "choose data so that it divides decode.gpus"),
         ({"gpus": 8, "parallelism": {"data": 2}}, "decode.parallelism.data above 1 needs decode.parallelism.expert"),
-        ({"gpus": 4, "parallelism": {"balance": "Activations"}}, "set decode.parallelism.redundantExperts to 1 or more"),
         (
             {"gpus": 4, "parallelism": {"expert": "Enabled", "balance": "Activations"}},
             "set decode.parallelism.redundantExperts to 1 or more, or leave balance out",
         ),
-        ({"gpus": 4, "parallelism": {"balance": "Random"}}, "spec.decode.parallelism.balance"),
         ({"gpus": 4, "parallelism": {"expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}}, None),
-        ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 8}}, None),
         ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 2, "tensor": 4}}, None),
         ({"gpus": 0, "parallelism": {"expert": "Enabled", "data": 2}}, None),
         ({"gpus": 1, "parallelism": {"expert": "Enabled"}}, "raise decode.gpus above 1"),
         ({"gpus": 0, "parallelism": {"expert": "Enabled", "tensor": 1}}, "needs several ranks"),
         ({"gpus": 4, "parallelism": {"redundantExperts": 8}}, "needs decode.parallelism.expert Enabled"),
-        ({"gpus": 4, "parallelism": {"expert": "Enabled", "redundantExperts": -1}}, "redundantExperts"),
-        ({"gpus": 4, "parallelism": {"expert": "Yes"}}, "spec.decode.parallelism.expert"),
         ({"gpus": 4, "parallelism": None}, None),
         ({"gpus": 4, "parallelism": {}}, None),
         ({"gpus": 4, "parallelism": {"expert": "Enabled"}}, None),
@@ -321,21 +301,6 @@ def explain(installed):
 def test_every_field_is_explained(explain):
     for kind in ("eldr", "ef", "eldrscalers"):
         assert "<empty>" not in explain(kind)
-
-
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [
-        ("router.args", "Options of `eldr router`"),
-        ("router.resources", "the router's container"),
-        ("refit.resources", "a fit's Job"),
-        ("decode.podTemplate", "template of the decode engines"),
-        ("decode.env", "of decode engines"),
-    ],
-)
-def test_explained_where_it_stands(explain, field, text):
-    """Fields of one shape have one schema, but not one description."""
-    assert text in " ".join(explain(f"eldr.spec.{field}").split())
 
 
 def test_columns_tell_which_model_and_when_the_next_fit_comes(kube):

@@ -7,7 +7,6 @@ import pytest
 from eldr_operator.workloads import images
 from tests.operator.world import KIND, simulated
 from tests.support.kube import Refused
-from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
 
@@ -44,25 +43,6 @@ def test_the_default_image_is_for_the_accelerator(kube, world):
     assert spec["containers"][0]["image"] == images.VLLM_NVIDIA
 
 
-def test_refused_arguments_leave_their_workload_as_it_is(world):
-    world.up(engine={"type": "vLLM"})
-    before = {
-        name: world.kube.get(kind, name)["metadata"]["generation"]
-        for kind, name in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode"))
-    }
-    world.patch(decode={"args": ["--max-num-seqs=8", "--port=9"]}, prefill={"args": ["--max-num-seqs=8"]})
-    condition = world.condition("ConfigValid", status="False", reason="InvalidArgument")
-    assert condition["message"].startswith("spec.decode.args[1]: '--port=9': remove it: ")
-    wait_for(
-        lambda: world.kube.get("Deployment", "x-prefill")["metadata"]["generation"] > before["x-prefill"],
-        "the other role to go on",
-        60,
-    )
-    assert world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"] == before["x-decode"]
-    world.patch(decode={"args": None})
-    world.condition("ConfigValid", status="True")
-
-
 def test_engines_without_signatures_are_told(world):
     world.up()
     world.condition("SignaturesReported", status="Unknown", reason="NoTraffic")
@@ -72,7 +52,7 @@ def test_engines_without_signatures_are_told(world):
         router.signatures = {"exact": 0, "no_signature": router.signatures.get("no_signature", 0) + 20}
         return world.kube.condition(KIND, "x", "SignaturesReported")["status"] == "False"
 
-    wait_for(answers_go_on, "a complaint", 100, lambda: world.status)
+    world.until(answers_go_on, "a complaint", 100)
     condition = world.condition("SignaturesReported", reason="Missing")
     assert condition["message"].startswith("100% of recent prefill answers carried no expert counts")
     world.condition("Ready", status="True")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
 from eldr import contract
+from eldr.cli import main
 from eldr_operator import clock
 from tests.operator.routers import PretendRouter, RouterState
 from tests.support.kube import Kube, Object, Refused
@@ -51,6 +56,11 @@ class World:
     def patch(self, **spec: Any) -> Object:
         return self.kube.merge(KIND, self.name, {"spec": spec})
 
+    def eldr(self, command: str, *arguments: str, kubeconfig: Path | None = None) -> Result:
+        """Run a command of ``eldr`` in the deployment's namespace."""
+        where = ["--kubeconfig", str(kubeconfig or self.kube.cluster.kubeconfig), "-n", self.kube.namespace]
+        return CliRunner().invoke(main, [command, *where, *arguments])
+
     @property
     def status(self) -> Object:
         return self.kube.get(KIND, self.name).get("status", {})
@@ -59,6 +69,25 @@ class World:
     def routing(self) -> Object:
         data = self.kube.get("ConfigMap", contract.routing_name(self.name))["data"]
         return json.loads(data[contract.ROUTING_KEY])
+
+    @property
+    def router(self) -> Any:
+        """Return the only router."""
+        (only,) = self.routers.values()
+        return only
+
+    def until(self, holds: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+        """Wait for what follows; a failure shows the status."""
+        return self.kube.until(holds, what, seconds, lambda: self.status)
+
+    def until_current(self) -> None:
+        """Wait until the status is of what the spec says now."""
+
+        def is_current() -> bool:
+            found = self.kube.get(KIND, self.name)
+            return found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+
+        self.until(is_current, "a current status")
 
     def workload(self, role: str) -> Object:
         kind = "StatefulSet" if role == contract.ROLE_DECODE else "Deployment"
@@ -219,6 +248,13 @@ class World:
             "ConfigMap", metadata | {"name": contract.report_name(name)}, immutable=True, data=data
         )
         self.end_job(name, "Succeeded")
+        return digest
+
+    def serve(self, name: str, **report: Any) -> str:
+        """Have the set of a new fit active; return its digest."""
+        self.fit(name)
+        digest = self.report(name, **report)
+        self.until_active(name)
         return digest
 
     def end_job(self, name: str, phase: str, pod_name: str | None = None) -> None:

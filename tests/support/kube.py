@@ -111,6 +111,9 @@ class Kube(Conditions):
         asked = {"watch": "1", "timeoutSeconds": str(seconds), "resourceVersion": "0"} | query
         return [json.loads(line) for line in self._answer("GET", url, params=asked).text.splitlines()]
 
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
     def get(self, kind: str, name: str) -> Object:
         return self.request("GET", path(kind, self.namespace, name))
 

@@ -48,12 +48,7 @@ def logged(operator):
 def goes_on(world, tau):
     """Wait until a change of the spec has been taken up."""
     world.patch(router={"tau": tau})
-
-    def is_current():
-        found = world.kube.get(KIND, world.name)
-        return found["status"].get("observedGeneration") == found["metadata"]["generation"]
-
-    wait_for(is_current, "the new generation", 60, lambda: world.status)
+    world.until_current()
 
 
 def told_once(logged, what):
@@ -85,9 +80,7 @@ def test_a_router_that_lies_is_taken_at_its_word_in_nothing_but_the_rest(world, 
 
 def test_a_damaged_memory_loses_what_is_damaged(world, logged):
     world.up(refit={"minSamples": 10})
-    world.fit("first")
-    world.report("first")
-    world.until_active("first")
+    world.serve("first")
     name = contract.routing_name("x")
     memory = json.loads(world.kube.get("ConfigMap", name)["data"]["memory.json"])
     entry = memory["history"][0]
@@ -108,9 +101,7 @@ def test_a_damaged_memory_loses_what_is_damaged(world, logged):
 
 def test_a_routing_table_that_somebody_edits_is_put_back(world):
     world.up(refit={"minSamples": 10})
-    world.fit("first")
-    world.report("first")
-    world.until_active("first")
+    world.serve("first")
     name = contract.routing_name("x")
 
     def routing() -> dict:
@@ -136,7 +127,7 @@ def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, lo
     world.kube.delete(FIT, "held")
     world.kube.until_condition(FIT, "held", "Succeeded", status="False", reason="Deleted")
     next(iter(world.routers.values())).samples = 100
-    wait_for(lambda: world.kube.find(FIT, "x-bootstrap"), "a fit", 60, lambda: world.status)
+    world.until(lambda: world.kube.find(FIT, "x-bootstrap"), "a fit")
     world.kube.merge(FIT, "held", {"metadata": {"finalizers": []}})
     goes_on(world, "0.22")
     told_once(logged, "odd is left out")
@@ -145,12 +136,8 @@ def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, lo
 def test_a_baseline_that_nobody_reads_stops_nothing(world, logged):
     """Far more than a ConfigMap takes: what is not read of it is not kept, and what cannot be read is told of."""
     world.up(refit={"minSamples": 10})
-    world.fit("first")
-    world.report("first", baseline=baseline(EVEN) | {"notes": [0] * 250_000})
-    world.until_active("first")
-    world.fit("damaged")
-    world.report("damaged", baseline={"clusters": [0] * 250_000, "requests": 0})
-    world.until_active("damaged")
+    world.serve("first", baseline=baseline(EVEN) | {"notes": [0] * 250_000})
+    world.serve("damaged", baseline={"clusters": [0] * 250_000, "requests": 0})
     message = world.kube.condition(FIT, "damaged", "Succeeded")["message"]
     assert "drift is not reported while its set is active: baseline.similarity" in message
     detected = world.kube.until_condition(KIND, "x", "DriftDetected", status="Unknown", reason="NoBaseline")

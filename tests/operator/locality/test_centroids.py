@@ -14,17 +14,12 @@ from tests.support.processes import wait_for
 pytestmark = pytest.mark.kube
 
 
-def router(world):
-    (only,) = world.routers.values()
-    return only
-
-
 def test_bootstrap_once_there_are_enough_samples(world):
     world.up(refit={"minSamples": 50})
-    router(world).samples = 49
+    world.router.samples = 49
     wait_for(lambda: world.status["router"]["acks"] == "0/1", "a look at the router", 60)
     assert world.kube.find(FIT, "x-bootstrap") is None
-    router(world).samples = 50
+    world.router.samples = 50
     world.kube.until_condition(FIT, "x-bootstrap", "Succeeded", status="Unknown", reason="Running")
     job = world.kube.get("Job", "x-bootstrap")
     container = job["spec"]["template"]["spec"]["containers"][0]
@@ -61,7 +56,7 @@ def test_bootstrap_once_there_are_enough_samples(world):
         "jobName": "x-bootstrap",
     }
     assert {key: fit[key] for key in wanted} == wanted
-    columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "ef").splitlines()
+    columns = world.kube.kubectl("get", "ef").splitlines()
     assert columns[0].split() == [
         "NAME",
         "DEPLOYMENT",
@@ -91,16 +86,14 @@ def test_a_set_waits_for_every_ready_router(world):
     assert world.routing["active"] is None
     second.is_holding = False
     world.until_active("one")
-    wait_for(lambda: world.status["router"]["acks"] == "2/2", "acks", 60, lambda: world.status)
+    world.until(lambda: world.status["router"]["acks"] == "2/2", "acks")
 
 
 def test_after_the_timeout_it_goes_on_and_names_who_lacks_it(world):
     world.up(prefill={"replicas": 2}, centroids={"ackTimeoutSeconds": 1})
     (_, _), (name, silent) = world.routers.items()
     silent.is_holding = True
-    world.fit("one")
-    world.report("one")
-    world.until_active("one")
+    world.serve("one")
     assert world.status["history"][-1]["reason"] == "AckTimeout"
     condition = world.condition("CentroidsActive", status="False", reason="AckTimeout")
     assert f"router {name}" in condition["message"]
@@ -110,19 +103,15 @@ def test_after_the_timeout_it_goes_on_and_names_who_lacks_it(world):
 
 def test_a_refused_set_keeps_the_old_one(world):
     world.up()
-    world.fit("good")
-    world.report("good")
-    world.until_active("good")
-    router(world).refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "digest differs"
+    world.serve("good")
+    world.router.refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "digest differs"
     world.fit("bad")
     world.report("bad")
     condition = world.condition("CentroidsActive", status="True", reason="Refused")
     (name,) = world.routers
     assert condition["message"] == f"the set of EldrFit bad cannot be loaded: router {name}: digest differs"
     assert (world.active(), world.routing["epoch"]) == ("good", 1)
-    world.fit("better")
-    world.report("better")
-    world.until_active("better")
+    world.serve("better")
     assert world.routing["epoch"] == 2
 
 
@@ -139,9 +128,7 @@ def test_a_scheduled_fit_needs_min_samples_usable_records(world):
 def test_pin_rolls_back_and_forth(world):
     world.up()
     for name in ("one", "two"):
-        world.fit(name)
-        world.report(name)
-        world.until_active(name)
+        world.serve(name)
     assert world.status["centroids"]["previous"]["fit"] == "one"
     world.patch(centroids={"pin": "one"})
     world.until_active("one")
@@ -159,9 +146,7 @@ def test_pin_rolls_back_and_forth(world):
 def test_a_set_in_use_outlives_its_fit(world):
     world.up()
     for name in ("one", "two"):
-        world.fit(name)
-        world.report(name)
-        world.until_active(name)
+        world.serve(name)
     world.kube.delete(FIT, "two")
 
     def owners(name):
@@ -178,9 +163,7 @@ def test_a_set_in_use_outlives_its_fit(world):
     )  # times have seconds: what ends in that in which the deleted fit's set began to serve is not newer
     wait_for(lambda: int(time.time()) > second, "the next second")
     for name in ("three", "four"):
-        world.fit(name)
-        world.report(name)
-        world.until_active(name)
+        world.serve(name)
     wait_for(lambda: owners("two") == [], "the superseded set of the deleted fit is collected", 60)
     wait_for(lambda: set(owners("one")) == {FIT}, "the superseded set is its fit's alone", 60)
     assert world.kube.get(FIT, "one")["status"]["digest"]
@@ -223,9 +206,7 @@ def test_a_fit_waits_for_its_deployment(world):
 def test_history_limit_keeps_what_people_made(world):
     world.up(refit={"historyLimit": 1})
     for name in ("one", "two", "three"):
-        world.fit(name)
-        world.report(name)
-        world.until_active(name)
+        world.serve(name)
     world.fit("four")
     world.report("four", verdict="Rejected")
     world.kube.until_condition(FIT, "four", "Succeeded", status="False")
@@ -236,7 +217,7 @@ def test_history_limit_keeps_what_people_made(world):
 
 def test_another_number_of_decode_workers_gets_a_fit_of_its_own(world):
     world.up(refit={"minSamples": 10})
-    router(world).samples = 10
+    world.router.samples = 10
     world.report("x-bootstrap")
     world.until_active("x-bootstrap")
     world.patch(decode={"replicas": 3})
@@ -245,7 +226,5 @@ def test_another_number_of_decode_workers_gets_a_fit_of_its_own(world):
     world.report("three", k=3)
     world.until_active("three")
     world.patch(decode={"replicas": 2})
-    world.fit("two")
-    world.report("two")
-    world.until_active("two")
+    world.serve("two")
     assert len(world.kube.list(FIT)) == 3, "x-bootstrap was judged on the traffic of an earlier time"

@@ -34,21 +34,14 @@ def baseline(kinds, saving=0.1, requests=4):
     return found
 
 
-def router(world):
-    (only,) = world.routers.values()
-    return only
-
-
 def up(world, *, policy="MarginalUnion", drift=DRIFT):
     """Serve a set that was fitted for even traffic, and let even traffic come."""
     world.up(
         refit={"minSamples": 10, "drift": drift}, router={"policy": policy}, signatures={"samplePercent": 100}
     )
-    world.fit("first")
-    world.report("first", baseline=baseline(EVEN))
-    world.until_active("first")
-    router(world).samples = 5000
-    router(world).kinds = EVEN
+    world.serve("first", baseline=baseline(EVEN))
+    world.router.samples = 5000
+    world.router.kinds = EVEN
     world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, status="False", reason="Quiet")
 
 
@@ -73,7 +66,7 @@ def test_a_changed_mix_is_found_fitted_and_over(operator, world):
     up(world)
     assert world.status["locality"]["predictedSavingPercent"] == "10.0"
     before = world.kube.get(FIT, "first")["status"]["finishedAt"]
-    router(world).kinds = OTHER
+    world.router.kinds = OTHER
     detected(world, status="True", reason="Fitting")
     fit = wait_for(lambda: world.kube.find(FIT, "x-drift-1"), "the fit", 60)
     assert fit["spec"]["trigger"] == "Drift"
@@ -93,13 +86,6 @@ def test_a_changed_mix_is_found_fitted_and_over(operator, world):
     assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["first", "x-drift-1"]
 
 
-def test_who_observes_is_told_and_nothing_is_done(world):
-    up(world, drift=DRIFT | {"mode": "Observe"})
-    router(world).kinds = OTHER
-    detected(world, status="True", reason="Observing")
-    assert len(world.kube.list(FIT)) == 1
-
-
 def lose_memory(world):
     """Delete what the operator knows; a pass that has read it before writes it anew, and nothing is lost: return whether it is."""
     epoch = world.routing["epoch"]
@@ -107,18 +93,16 @@ def lose_memory(world):
     if table["active"] is not None and table["epoch"] == epoch:
         return False
     # entries are not counted: one of a set that serves no more may follow at once
-    wait_for(lambda: world.status["history"][-1]["epoch"] > epoch, "a set again", 60, lambda: world.status)
+    world.until(lambda: world.status["history"][-1]["epoch"] > epoch, "a set again")
     return True
 
 
 @pytest.mark.costly
 def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     up(world)
-    world.fit("worse")
-    world.report("worse", baseline=baseline(EVEN, saving=0.15))
-    world.until_active("worse")
-    router(world).saving = {"share": 0.01, "error": 0.005, "steps": 5000, "batch": 8.0}
-    wait_for(lambda: world.active() == "first", "the set before", 240, lambda: world.status)
+    world.serve("worse", baseline=baseline(EVEN, saving=0.15))
+    world.router.saving = {"share": 0.01, "error": 0.005, "steps": 5000, "batch": 8.0}
+    world.until(lambda: world.active() == "first", "the set before", 240)
     assert world.status["history"][-1]["reason"] == "RolledBack"
     assert world.routing["active"]["fit"] == "first"
     assert world.status["centroids"]["previous"]["fit"] == "worse"
@@ -126,8 +110,8 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     assert world.kube.condition(FIT, "worse", "Blocked")["reason"] == "RolledBack"
     assert world.kube.condition(FIT, "worse", "Succeeded")["reason"] == "Accepted"
     assert world.kube.condition(FIT, "first", "Blocked") == {}
-    router(world).saving = None
-    wait_for(lambda: lose_memory(world), "a set again", 240, lambda: world.status)
+    world.router.saving = None
+    world.until(lambda: lose_memory(world), "a set again", 240)
     assert world.status["history"][-1]["fit"] == "first", (
         "though the other is newer, and its roll-back forgotten"
     )
@@ -137,7 +121,7 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
 @pytest.mark.costly
 def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffic(world):
     up(world, policy="ELDR")
-    router(world).kinds = OTHER
+    world.router.kinds = OTHER
     detected(world, status="True")
     about = {"active_harms": True, "active_digest": world.routing["active"]["digest"]}
     world.report("x-drift-1", verdict="Rejected", reason="NotBetter", **about)
@@ -149,10 +133,10 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert world.active() == "first", "it stays loaded, so that one can tell when its traffic returns"
     assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetRegresses"] is True
     world.kube.until_condition(FIT, "first", "Regresses", status="True")
-    wait_for(lambda: lose_memory(world), "a set again", 240, lambda: world.status)
+    world.until(lambda: lose_memory(world), "a set again", 240)
     wait_for(lambda: world.routing["policy"] == "JSQ", "that it harms is not forgotten", 60)
-    router(world).kinds = EVEN
-    wait_for(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120, lambda: world.status)
+    world.router.kinds = EVEN
+    world.until(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120)
     world.condition("CentroidsActive", status="True", reason="Active")
     world.until_told("Protective", "CentroidsServeAgain")
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
@@ -162,8 +146,8 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
         ("first", 3, "Protective"),
         ("first", 3, "ServesAgain"),
     ]
-    wait_for(lambda: router(world).told[-1] == (3, "ELDR"), "it to be seen", 60)
-    served = [policy for epoch, policy in router(world).told if epoch == 3]
+    wait_for(lambda: world.router.told[-1] == (3, "ELDR"), "it to be seen", 60)
+    served = [policy for epoch, policy in world.router.told if epoch == 3]
     assert served == ["JSQ", "ELDR"], "known to harm, it did not serve for a moment when it was active again"
     world.kube.until_condition(FIT, "first", "Regresses", status="False")
 
@@ -178,13 +162,13 @@ def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
     wait_for(lambda: world.kube.find("Job", "harms"), "a pass that has seen the other's result", 60)
     assert world.routing["policy"] == "ELDR"
     world.report("harms", active_harms=True, **about)
-    wait_for(lambda: world.routing["policy"] == "JSQ", "out of service", 60, lambda: world.status)
-    wait_for(lambda: len(world.status["history"]) == 2, "since when", 60, lambda: world.status)
+    world.until(lambda: world.routing["policy"] == "JSQ", "out of service")
+    world.until(lambda: len(world.status["history"]) == 2, "since when")
     world.until_after(world.status["history"][-1]["time"])
     world.report("x-drift-1", active_harms=False, **about)
-    wait_for(lambda: world.routing["policy"] == "ELDR", "in service again", 60, lambda: world.status)
+    world.until(lambda: world.routing["policy"] == "ELDR", "in service again")
     assert world.active() == "first"
-    wait_for(lambda: len(world.status["history"]) == 3, "all of it told", 60, lambda: world.status)
+    world.until(lambda: len(world.status["history"]) == 3, "all of it told")
     assert [entry["reason"] for entry in world.status["history"]] == ["Accepted", "Protective", "ServesAgain"]
 
 
@@ -192,21 +176,21 @@ def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
 def test_a_killed_operator_goes_on_where_it_was(operator, world):
     """At each step between detection and activation: the same end, no second fit, no half-active set."""
     up(world)
-    router(world).kinds = OTHER
+    world.router.kinds = OTHER
 
     def after(what, condition):
-        wait_for(condition, what, 120, lambda: world.status)
+        world.until(condition, what, 120)
         operator.kill()
         operator.start()
 
     after("detection", lambda: world.kube.condition(KIND, "x", "DriftDetected").get("status") == "True")
     after("the fit", lambda: world.kube.find(FIT, "x-drift-1"))
     after("its Job", lambda: world.kube.find("Job", "x-drift-1"))
-    router(world).is_holding = True
+    world.router.is_holding = True
     world.report("x-drift-1", baseline=baseline(OTHER))
     after("the report", lambda: world.kube.condition(FIT, "x-drift-1", "Succeeded").get("status") == "True")
     after("staging", lambda: world.routing["staged"])
-    router(world).is_holding = False
+    world.router.is_holding = False
     after("activation", lambda: world.routing["epoch"] == 2)
     world.until_active("x-drift-1")
     detected(world, status="False", reason="Quiet")

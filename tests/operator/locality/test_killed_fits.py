@@ -7,7 +7,7 @@ import json
 import pytest
 
 from eldr import contract
-from tests.operator.real_fits import OTHER, detected, history, router
+from tests.operator.real_fits import OTHER, detected, history
 from tests.operator.world import FIT
 from tests.support.processes import wait_for
 
@@ -23,7 +23,7 @@ def at_once(world, start):
 
 
 def while_it_reads_the_log(world, start):
-    one = router(world)
+    one = world.router
     one.may_answer.clear()
     run = start()
     assert one.is_read.wait(60), run.log.read_text()
@@ -60,12 +60,22 @@ def after_its_report(world, start):
     run.kill()
 
 
+def ends_well(world, report):
+    """Wait until the set of the report serves, after one fit of drift that was activated once."""
+    world.until_active("x-drift-1")
+    detected(world, status="False", reason="Quiet")
+    assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["x-bootstrap", "x-drift-1"]
+    assert history(world) == [("x-bootstrap", "Accepted"), ("x-drift-1", "Accepted")]
+    assert (world.routing["epoch"], world.routing["staged"]) == (2, None)
+    assert world.router.answer_state()["active"]["digest"] == report["set"]["digest"]
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize(
     "killed", [at_once, while_it_reads_the_log, with_its_set_written_and_no_report, after_its_report]
 )
 def test_a_killed_fit_leaves_the_same_end(world, served, killed):
-    one = router(world)
+    one = world.router
     one.is_read.clear()
     one.mix = OTHER
     detected(world, status="True", reason="Fitting")
@@ -75,21 +85,16 @@ def test_a_killed_fit_leaves_the_same_end(world, served, killed):
         assert world.routing["staged"] is None
     report = served("x-drift-1", attempt=2).finish()
     assert report["verdict"] == "Accepted", report["message"]
-    world.until_active("x-drift-1")
-    detected(world, status="False", reason="Quiet")
-    assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["x-bootstrap", "x-drift-1"]
-    assert history(world) == [("x-bootstrap", "Accepted"), ("x-drift-1", "Accepted")]
-    routing = world.routing
-    assert (routing["epoch"], routing["staged"], routing["active"]) == (2, None, report["set"])
+    ends_well(world, report)
+    assert world.routing["active"] == report["set"]
     held = {found["metadata"]["name"] for found in config_maps(world, "x-drift-1")}
     assert {shard["name"] for shard in report["set"]["shards"]} <= held
-    assert one.answer_state()["active"]["digest"] == report["set"]["digest"]
 
 
 @pytest.mark.costly
 def test_routers_that_begin_anew_at_each_step_leave_the_same_end(world, served):
     """Their counts are gone, their log is on disk, no set is loaded."""
-    one = router(world)
+    one = world.router
     one.mix = OTHER
     detected(world, status="True", reason="Fitting")
     one.restart()
@@ -98,12 +103,8 @@ def test_routers_that_begin_anew_at_each_step_leave_the_same_end(world, served):
     one.is_holding = True
     report = run.finish()
     assert report["verdict"] == "Accepted", report["message"]
-    wait_for(lambda: world.routing["staged"], "staged", 60, lambda: world.status)
+    world.until(lambda: world.routing["staged"], "staged")
     one.restart()
     world.until_active("x-drift-1")
     one.restart()
-    detected(world, status="False", reason="Quiet")
-    assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["x-bootstrap", "x-drift-1"]
-    assert history(world) == [("x-bootstrap", "Accepted"), ("x-drift-1", "Accepted")]
-    assert (world.routing["epoch"], world.routing["staged"]) == (2, None)
-    assert one.answer_state()["active"]["digest"] == report["set"]["digest"]
+    ends_well(world, report)

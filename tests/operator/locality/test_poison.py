@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from eldr.siglog import Record, pack_counts
-from tests.operator.real_fits import OTHER, USUAL, detected, history, router, verdict
+from tests.operator.real_fits import OTHER, USUAL, detected, history, verdict
 from tests.operator.world import FIT
-from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 WRONG = "layers that do not sum to tokens x top-k"
@@ -26,7 +25,7 @@ def with_fields(record: Record, **fields):
 
 
 def test_records_with_wrong_counts_are_left_out_and_told(world, served):
-    one = router(world)
+    one = world.router
     one.spoil = lambda number, record: forged(record) if number % 5 else record
     one.meet(4000)
     one.mix = ()  # the log stands still
@@ -43,7 +42,7 @@ def test_records_with_wrong_counts_are_left_out_and_told(world, served):
 
 @pytest.mark.costly
 def test_a_regime_of_wrong_counts_has_too_few_records_for_a_fit(world, served):
-    one = router(world)
+    one = world.router
     one.spoil = lambda number, record: forged(record) if number % 50 else record
     one.mix = OTHER
     detected(world, status="True", reason="Fitting")
@@ -60,7 +59,7 @@ def test_a_regime_of_wrong_counts_has_too_few_records_for_a_fit(world, served):
 @pytest.mark.parametrize("prompts", [1, 30])
 def test_what_was_fitted_to_one_clients_flood_goes_with_it(world, served, prompts):
     """Three quarters of all requests are of one client, who asks the same all the time, or one kind of thing."""
-    one = router(world)
+    one = world.router
     client = USUAL[-prompts:]
     one.requests, one.mix = 300, [*USUAL, *client * (3 * len(USUAL) // prompts)]
     detected(world, status="True", reason="Fitting")
@@ -70,7 +69,7 @@ def test_what_was_fitted_to_one_clients_flood_goes_with_it(world, served, prompt
     world.until_active("x-drift-1")
     detected(world, status="False", reason="Quiet")
     one.mix = USUAL
-    wait_for(lambda: world.active() == "x-bootstrap", "the set before", 120, lambda: world.status)
+    world.until(lambda: world.active() == "x-bootstrap", "the set before", 120)
     assert history(world) == [
         ("x-bootstrap", "Accepted"),
         ("x-drift-1", "Accepted"),

@@ -7,24 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from eldr import contract
-from eldr.cli import main
-from tests.operator.locality.test_drift import EVEN, OTHER, baseline, detected, router, up
+from tests.operator.locality.test_drift import EVEN, OTHER, baseline, detected, up
 from tests.operator.world import FIT
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
-def run(world, *arguments, kubeconfig=None):
-    where = ["--kubeconfig", str(kubeconfig or world.kube.cluster.kubeconfig), "-n", world.kube.namespace]
-    return CliRunner().invoke(main, ["status", *where, *arguments])
-
-
 def shown(world, *arguments):
-    done = run(world, world.name, *arguments)
+    done = world.eldr("status", world.name, *arguments)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -37,7 +30,7 @@ def windows(world):
 
 def follow(world, kinds, number):
     """Let traffic change, and the fit that follows become active."""
-    router(world).kinds = kinds
+    world.router.kinds = kinds
     detected(world, status="True", reason="Fitting")
     name = f"x-drift-{number}"
     wait_for(lambda: world.kube.find(FIT, name), "the fit", 60)
@@ -109,12 +102,12 @@ def test_who_may_not_is_told_what_it_takes(world, tmp_path):
     world.deploy()
     world.kube.create("ServiceAccount", {"name": "nobody"})
     path = world.kube.cluster.kubeconfig_of(world.kube.account_token("nobody"), tmp_path / "kubeconfig")
-    done = run(world, "x", kubeconfig=path)
+    done = world.eldr("status", "x", kubeconfig=path)
     assert done.exit_code == 1
     said = " ".join(done.output.split())
     assert "Forbidden: " in said
     assert "takes get of eldrdeployments and list of eldrfits" in said
     assert world.kube.namespace in said
-    missing = run(world, "nosuch")
+    missing = world.eldr("status", "nosuch")
     assert missing.exit_code == 1
     assert "NotFound: there is no EldrDeployment nosuch in namespace" in " ".join(missing.output.split())

@@ -12,64 +12,43 @@ from tests.support.processes import wait_for
 pytestmark = pytest.mark.kube
 
 
-def router(world):
-    (only,) = world.routers.values()
-    return only
-
-
-def until_current(world) -> None:
-    """Wait until the status is of what the spec says now."""
-
-    def is_current() -> bool:
-        found = world.kube.get(KIND, world.name)
-        return found["status"].get("observedGeneration") == found["metadata"]["generation"]
-
-    wait_for(is_current, "a current status", 60, lambda: world.kube.get(KIND, world.name))
-
-
 @pytest.mark.parametrize("refit", [{"schedule": ""}, {"suspend": "Enabled"}])
 def test_a_schedule_that_ends_before_any_fit_leaves_a_living_status(world, refit):
     world.up(refit={"schedule": "0 3 * * *"})
     wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule", 60)
     world.patch(refit=refit)
-    until_current(world)
+    world.until_current()
     assert "refit" not in world.status
 
 
 def test_a_first_set_given_up_while_staged_leaves_a_living_status(world):
     world.up()
-    router(world).is_holding = True
+    world.router.is_holding = True
     world.fit("one")
     world.report("one")
 
     def staged() -> str | None:
         return (world.status.get("centroids", {}).get("staged") or {}).get("fit")
 
-    wait_for(lambda: staged() == "one", "staged", 60, lambda: world.status)
+    world.until(lambda: staged() == "one", "staged")
     world.patch(decode={"replicas": 3})
-    wait_for(lambda: "centroids" not in world.status, "nothing staged", 60, lambda: world.status)
-    until_current(world)
+    world.until(lambda: "centroids" not in world.status, "nothing staged")
+    world.until_current()
 
 
 def test_a_lost_routing_table_is_made_anew_and_goes_on_counting(world):
     world.up()
-    world.fit("one")
-    world.report("one")
-    world.until_active("one")
+    world.serve("one")
     world.kube.delete(FIT, "one")
     wait_for(lambda: world.remade_routing()["active"] is None, "a table without a set")
-    wait_for(lambda: "centroids" not in world.status, "no set is known any more", 60, lambda: world.status)
-    world.fit("two")
-    world.report("two")
-    world.until_active("two")
+    world.until(lambda: "centroids" not in world.status, "no set is known any more")
+    world.serve("two")
     assert world.routing["epoch"] == 3, "the table without a set had one of its own"
 
 
 def test_a_recreated_deployment_takes_no_sets_of_the_earlier(world):
     world.up()
-    world.fit("one")
-    world.report("one")
-    world.until_active("one")
+    world.serve("one")
     world.kube.delete(KIND, "x")
     # The collector may take its time: meanwhile the fit looks as it did.
     world.deploy(model={"uri": "org/other"})
@@ -77,46 +56,26 @@ def test_a_recreated_deployment_takes_no_sets_of_the_earlier(world):
     wait_for(lambda: world.kube.find(FIT, "one") is None, "the earlier fit collected", 90)
     wait_for(lambda: world.active() is None, "no set of the earlier", show=lambda: world.status)
     assert world.status.get("history", []) == []
-    world.fit("two")
-    world.report("two")
-    world.until_active("two")
+    world.serve("two")
     assert world.kube.get(FIT, "two")["status"]["model"] == "org/other"
 
 
 def test_scaled_before_the_first_set_was_active(world):
     world.up(refit={"minSamples": 10})
-    router(world).samples, router(world).is_holding = 10, True
+    world.router.samples, world.router.is_holding = 10, True
     world.report("x-bootstrap")
     wait_for(lambda: world.status.get("centroids", {}).get("staged"), "staged", 60)
     world.patch(decode={"replicas": 3})
-    router(world).is_holding = False
-    world.fit("three")
-    world.report("three", k=3)
-    world.until_active("three")
-
-
-def test_routers_are_told_of_no_set_that_they_may_not_read(world):
-    world.up()
-    other = world.kube.create("ConfigMap", {"name": "other"})
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other["metadata"]["uid"]}
-    world.kube.merge("Role", "x-router", {"metadata": {"ownerReferences": [owner]}})
-    world.condition("ConfigValid", status="False", reason="ChildRefused")
-    world.fit("one")
-    world.report("one")
-    world.kube.until_condition(FIT, "one", "Succeeded", status="True")
-    world.patch(router={"tau": "0.21"})
-    until_current(world)  # by a pass that knows of the set
-    assert (world.routing["active"], world.routing["staged"]) == (None, None)
-    world.kube.delete("Role", "x-router")
-    world.until_active("one")
+    world.router.is_holding = False
+    world.serve("three", k=3)
 
 
 def test_a_set_that_a_new_router_cannot_load_is_made_anew(world):
     world.up(refit={"minSamples": 10})
-    router(world).samples = 10
+    world.router.samples = 10
     digest = world.report("x-bootstrap")
     world.until_active("x-bootstrap")
-    router(world).refuse[digest] = "ConfigMap x-bootstrap-0 is gone"
+    world.router.refuse[digest] = "ConfigMap x-bootstrap-0 is gone"
     world.condition("CentroidsActive", status="False", reason="Refused")
     world.report("x-repair")
     world.until_active("x-repair")
@@ -126,8 +85,8 @@ def test_a_set_that_a_new_router_cannot_load_is_made_anew(world):
 
 def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(world):
     world.up(refit={"minSamples": 10, "drift": {"mode": "Disabled"}}, centroids={"ackTimeoutSeconds": 3})
-    router(world).refuse["sha256:" + b"x-bootstrap".hex().ljust(64, "0")] = "shape differs"
-    router(world).samples = 10
+    world.router.refuse["sha256:" + b"x-bootstrap".hex().ljust(64, "0")] = "shape differs"
+    world.router.samples = 10
     world.report("x-bootstrap")
     condition = world.kube.until_condition(
         FIT, "x-bootstrap", "Blocked", seconds=60, status="True", reason="Refused"
@@ -137,10 +96,8 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
     wait_for(lambda: world.routing["staged"] is None, "nothing staged", 60)
     condition = world.condition("CentroidsActive", status="False", reason="LearnedPrior")
     assert "EldrFit x-bootstrap ended Refused" in condition["message"]
-    world.fit("next")
-    world.report("next")
-    world.until_active("next")
-    router(world).refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "shape differs"
+    world.serve("next")
+    world.router.refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "shape differs"
     world.fit("bad")
     world.report("bad")
     world.kube.until_condition(FIT, "bad", "Blocked", seconds=60, status="True", reason="Refused")
@@ -150,12 +107,12 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
 
 def test_routers_out_of_reach_are_told_of(world):
     world.up(centroids={"ackTimeoutSeconds": 1})
-    router(world).is_deaf = True
+    world.router.is_deaf = True
     condition = world.condition("CentroidsActive", status="Unknown", reason="RoutersUnreachable")
     assert "answers 503" in condition["message"]
     assert "port 9100" in condition["message"]
     world.until_told("CentroidsRoutersUnreachable")
-    router(world).is_deaf = False
+    world.router.is_deaf = False
     world.condition("CentroidsActive", status="False", reason="LearnedPrior")
 
 
@@ -192,13 +149,11 @@ def test_routers_with_another_token_are_asked_once_their_secret_may_be_read(worl
 
 def test_a_rejected_first_fit_is_told_of(world):
     world.up(refit={"minSamples": 10})
-    router(world).samples = 10
+    world.router.samples = 10
     world.report("x-bootstrap", verdict="Rejected", reason="NoGain")
-    wait_for(
+    world.until(
         lambda: "EldrFit x-bootstrap ended Rejected" in world.condition("CentroidsActive")["message"],
         "why there is no set",
-        60,
-        lambda: world.status,
     )
 
 
@@ -209,7 +164,7 @@ def test_a_fit_of_another_deployment_with_our_name_is_gone_round(operator, world
     other.fit("x-bootstrap")
     try:
         world.up(refit={"minSamples": 10})
-        router(world).samples = 10
+        world.router.samples = 10
         world.kube.until_condition(FIT, "x-bootstrap-2", "Succeeded", reason="Running")
         before = operator.passes()
         wait_for(lambda: operator.passes() >= before + 3, "some passes", 60)
