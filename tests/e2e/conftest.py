@@ -107,11 +107,18 @@ class System:
             )
         ]
 
+    def uids(self) -> set[str]:
+        """Return who the pods are."""
+        return {pod["metadata"]["uid"] for pod in self.engines()}
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header of the routers' admin ports."""
+        raw = self.kube.get("Secret", contract.admin_secret_name(NAME))["data"][contract.SECRET_TOKEN_KEY]
+        return {"authorization": f"Bearer {base64.b64decode(raw).decode()}"}
+
     def states(self) -> list[dict[str, Any]]:
         """The state of every router that answers."""
-        raw = self.kube.get("Secret", contract.admin_secret_name(NAME))["data"][contract.SECRET_TOKEN_KEY]
-        headers = {"authorization": f"Bearer {base64.b64decode(raw).decode()}"}
-        states = []
+        states, headers = [], self.authorization()
         for address in self.addresses(contract.ROLE_PREFILL):
             try:
                 answer = httpx.get(
@@ -161,6 +168,11 @@ async def traffic(
 def until(load: Load, requests: int) -> None:
     """Wait until so many requests have ended."""
     wait_for(lambda: len(load.outcomes) >= requests, f"{requests} answers", 120)
+
+
+def failed(load: Load) -> list[str]:
+    """Return why requests failed."""
+    return [outcome.error for outcome in load.outcomes if outcome.error]
 
 
 def usual(speed: float, samples: int = 1000000) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from eldr import contract
 from eldr_kube.pki import Authority
-from tests.e2e.conftest import NAME, System
+from tests.e2e.conftest import NAME, System, fit, usual
 from tests.support.clients import authority, issued
 from tests.support.processes import wait_for
 
@@ -20,13 +19,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.costly, pytest.mark.timeout(600)]
 
 SECRET, MAP = "e2e-admin-tls", "e2e-ca"
 HOST = f"{NAME}.default.svc"
-SPEC = {
-    "model": {"uri": "sim://tiny-moe"},
-    "engine": {"type": "Simulator", "args": ["--speed", "0.1"]},
-    "prefill": {"replicas": 2},
-    "decode": {"replicas": 1},
-    "centroids": {"ackTimeoutSeconds": 5},
-}
+SPEC = usual(0.1) | {"decode": {"replicas": 1}, "centroids": {"ackTimeoutSeconds": 5}}
 
 
 def show(system: System, signer: Authority, folder: Path, days: float = 30) -> None:
@@ -44,10 +37,8 @@ def set_tls(system: System, value: object) -> None:
 
 def answers(system: System, scheme: str, context: ssl.SSLContext | bool = True) -> list[int]:
     """How many other routers each router hears, of those that answer by a scheme."""
-    raw = system.kube.get("Secret", contract.admin_secret_name(NAME))["data"][contract.SECRET_TOKEN_KEY]
-    headers = {"authorization": f"Bearer {base64.b64decode(raw).decode()}"}
     found = []
-    with httpx.Client(verify=context, headers=headers) as client:
+    with httpx.Client(verify=context, headers=system.authorization()) as client:
         for address in system.addresses(contract.ROLE_PREFILL):
             url = f"{scheme}://{address}:{contract.PORT_ADMIN}{contract.PATH_STATE}"
             try:
@@ -71,8 +62,7 @@ def test_admin_ports_speak_tls_while_the_field_is_set(system: System, tmp_path: 
     assert answers(system, "http") == []
     wait_for(system.ready, "EldrDeployment Ready", 120)
     system.wait("CentroidsActive", reason="LearnedPrior")
-    found = system.cluster.kubectl("get", "pods", "-l", f"{contract.LABEL_DEPLOYMENT}={NAME}", "-o", "name")
-    running = set(found.split())
+    running = system.uids()
 
     show(system, signer, tmp_path / "shown", days=-0.5)
     text = "its certificate is refused: certificate has expired"
@@ -87,12 +77,9 @@ def test_admin_ports_speak_tls_while_the_field_is_set(system: System, tmp_path: 
     show(system, signer, tmp_path / "shown")
     wait_for(lambda: answers(system, "https", context) == [1, 1], "the renewed certificate", 180)
     system.wait("CentroidsActive", reason="LearnedPrior")
-    found = system.cluster.kubectl("get", "pods", "-l", f"{contract.LABEL_DEPLOYMENT}={NAME}", "-o", "name")
-    assert set(found.split()) == running, "no pod was replaced"
+    assert system.uids() == running, "no pod was replaced"
 
-    fit = {"deploymentRef": {"name": NAME}}
-    head = {"apiVersion": contract.API_VERSION, "kind": contract.KIND_FIT, "metadata": {"name": "by-tls"}}
-    system.apply(head | {"spec": fit})
+    system.apply(fit("by-tls"))
 
     def told() -> str:
         return json.dumps(system.kube.get(contract.KIND_FIT, "by-tls").get("status", {}))

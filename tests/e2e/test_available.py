@@ -13,18 +13,13 @@ import httpx
 import pytest
 
 from eldr import contract
-from tests.e2e.conftest import NAME, System, kill, process
+from tests.e2e.conftest import NAME, System, kill, process, usual
 from tests.e2e.meanwhile import Meanwhile
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 
-SPEC = {
-    "model": {"uri": "sim://tiny-moe"},
-    "engine": {"type": "Simulator", "args": ["--speed", "0.1"]},
-    "prefill": {"replicas": 1},
-    "decode": {"replicas": 2},
-}
+SPEC = usual(0.1) | {"prefill": {"replicas": 1}, "decode": {"replicas": 2}}
 FAILS_SECONDS = 30.0
 """After requests have failed for so long, ``Available`` must be False."""
 LATE_SECONDS = 10.0

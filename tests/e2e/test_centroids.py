@@ -16,7 +16,7 @@ import pytest
 from eldr import centroids, contract
 from eldr.sim import traces
 from eldr_demo.arrivals import ClosedLoop
-from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, fit, traffic
+from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, failed, fit, traffic
 from tests.e2e.connections import Connection, Connections
 from tests.support.policies import Peer, admits
 from tests.support.processes import wait_for
@@ -30,7 +30,7 @@ async def send(system: System, count: int) -> None:
     async with traffic(system, ClosedLoop(IN_FLIGHT), logged=True) as load:
         while len(load.outcomes) < count:
             await asyncio.sleep(0.05)
-    assert [outcome.error for outcome in load.outcomes if outcome.error] == []
+    assert failed(load) == []
 
 
 def active(system: System) -> str | None:

@@ -10,16 +10,14 @@ import httpx
 import pytest
 
 from eldr import contract
-from tests.e2e.conftest import NAME, System
+from tests.e2e.conftest import NAME, System, usual
 from tests.support.clients import bearer, certificate
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.costly, pytest.mark.timeout(600)]
 
 KEYS, TLS, EMPTY = "e2e-keys", "e2e-tls", "e2e-empty"
-SPEC = {
-    "model": {"uri": "sim://tiny-moe"},
-    "engine": {"type": "Simulator", "args": ["--speed", "0.1"]},
+SPEC = usual(0.1) | {
     "prefill": {"replicas": 1},
     "decode": {"replicas": 1},
     "router": {"apiKeysSecret": KEYS, "tlsSecret": TLS},

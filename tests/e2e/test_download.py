@@ -96,14 +96,6 @@ def test_a_wrong_revision_is_told_and_the_right_one_helps(kube: Kube, tmp_path: 
         kube.delete(KIND, "wrong")
 
 
-def test_a_model_that_the_hub_does_not_have(kube: Kube, tmp_path: Path):
-    with hub() as served:
-        download = Download(kube, "unknown", tmp_path, served)
-        download.create(uri="org/none")
-        assert "Repository Not Found" in download.until("NotFound")["message"]
-        kube.delete(KIND, "unknown")
-
-
 def test_a_corrected_token_is_read_at_the_next_try(kube: Kube, tmp_path: Path):
     with hub(token="right") as served:
         kube.create("Secret", {"name": "hub"}, stringData={"token": "wrong"})

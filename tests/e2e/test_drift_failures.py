@@ -14,7 +14,7 @@ from eldr.sim import traces
 from eldr_demo.arrivals import ClosedLoop
 from eldr_demo.load import Workload
 from eldr_demo.simulated import replay
-from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, kill, process, traffic
+from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, failed, kill, process, traffic
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
@@ -105,6 +105,5 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
         "the same set on every router",
         60,
     )
-    failed = [outcome.error for outcome in load.outcomes if outcome.error]
-    assert not any("wrong tokens" in error for error in failed), failed
+    assert not any("wrong tokens" in error for error in failed(load)), failed(load)
     wait_for(system.idle, "in-flight counts back to zero", 60)

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from eldr_demo.arrivals import Poisson
-from tests.e2e.conftest import NAME, System, traffic
+from tests.e2e.conftest import NAME, System, failed, traffic
 from tests.support.processes import ELDR, wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
@@ -42,8 +42,7 @@ async def test_a_running_deployments_logs_answer(system: System):
             120,
             every=1.0,
         )
-    failed = [outcome.error for outcome in load.outcomes if outcome.error]
-    assert failed == []
+    assert failed(load) == []
     await asyncio.to_thread(
         wait_for, lambda: logged() >= before + len(load.outcomes), "records to be written", 30
     )

@@ -8,7 +8,7 @@ import pytest
 
 from eldr import contract
 from eldr_demo.arrivals import Poisson
-from tests.e2e.conftest import NAME, System, kill, traffic
+from tests.e2e.conftest import NAME, System, failed, kill, traffic
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
@@ -49,15 +49,14 @@ async def test_marginal_union_learns_the_step_time_and_survives_a_killed_engine(
             120,
             lambda: [state["step_time"] for state in system.states()],
         )
-        failed = [outcome.error for outcome in load.outcomes if outcome.error]
-        assert failed == []
+        assert failed(load) == []
         victim = system.addresses(contract.ROLE_DECODE)[0]
         kill(victim, "decode")
         after = len(load.outcomes)
         while len(load.outcomes) < after + 60:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(wait_for, system.ready, "EldrDeployment Ready again", 120.0)
-    errors = [outcome.error for outcome in load.outcomes if outcome.error]
+    errors = failed(load)
     assert all(error.startswith("error event") for error in errors), errors
     locality = system.get("eldr")["status"]["locality"]
     share = locality["expertSharePercent"]

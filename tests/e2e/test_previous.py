@@ -21,7 +21,7 @@ from eldr import contract
 from eldr_demo.arrivals import Poisson
 from eldr_kube.agent.images import Image
 from eldr_kube.cluster import Cluster
-from tests.e2e.conftest import CHART, NAME, SECONDS, SPEED, System, fit, traffic, until, usual
+from tests.e2e.conftest import CHART, NAME, SECONDS, SPEED, System, failed, fit, traffic, until, usual
 from tests.support.kube import Kube
 from tests.support.processes import ELDR, wait_for
 
@@ -108,14 +108,10 @@ def images(system: System) -> set[str]:
     return {image.rpartition(":")[2] for image in found}
 
 
-def uids(system: System) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in system.engines()}
-
-
 async def test_this_operator_takes_over_what_runs_and_then_replaces_it(running: System):
     system = running
     assert images(system) == {OLD}
-    before = uids(system)
+    before = system.uids()
     async with traffic(system, Poisson(RATE), logged=True) as load:
 
         async def answered(more: int) -> None:
@@ -125,7 +121,7 @@ async def test_this_operator_takes_over_what_runs_and_then_replaces_it(running: 
         await asyncio.to_thread(install, system, CHART, NEW)
         await asyncio.to_thread(system.wait, "UpdateAvailable", status="True", text=f":{NEW}")
         await answered(60)
-        assert uids(system) == before, "the upgrade of the operator replaced pods"
+        assert system.uids() == before, "the upgrade of the operator replaced pods"
         assert await asyncio.to_thread(verdict, system, "over-previous") in ("Accepted", "Rejected")
 
         rolling = asyncio.create_task(asyncio.to_thread(roll, system))
@@ -137,9 +133,7 @@ async def test_this_operator_takes_over_what_runs_and_then_replaces_it(running: 
         assert images(system) == {NEW}
         assert frozenset({OLD, NEW}) in mixed, "both releases never ran side by side"
         await answered(60)
-    failed = [outcome.error for outcome in load.outcomes if outcome.error]
-    print(f"{len(failed)} of {len(load.outcomes)} requests failed")  # noqa: T201
-    assert failed == []
+    assert failed(load) == []
 
 
 def verdict(system: System, name: str) -> str:

@@ -8,18 +8,13 @@ from itertools import cycle
 import pytest
 
 from eldr import contract
-from tests.e2e.conftest import NAME, SPEED, System
+from tests.e2e.conftest import NAME, SPEED, System, usual
 from tests.e2e.test_rollout import ARGS, Step, patch, settled, under_traffic
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
 
-SPEC = {
-    "model": {"uri": "sim://tiny-moe"},
-    "engine": {"type": "Simulator", "args": ["--speed", str(SPEED)]},
-    "prefill": {"replicas": 3},
-    "decode": {"replicas": 3},
-}
+SPEC = usual(SPEED) | {"prefill": {"replicas": 3}}
 ROLES = contract.ROLE_PREFILL, contract.ROLE_DECODE
 TOKENS = 200
 """Of an answer: a stream takes seconds, so that some are under way whenever a pod ends."""
@@ -46,7 +41,6 @@ def scaled(replicas: int) -> Step:
         scale(system, replicas)
         wait_for(lambda: is_done(system), f"{replicas} of each", 120, lambda: system.get("eldr")["status"])
 
-    step.__qualname__ = f"scaled to {replicas}"
     return step
 
 
@@ -69,7 +63,6 @@ def rolled_and_scaled(key: str) -> Step:
             scale(system, replicas)
         scaled(3)(system)
 
-    step.__qualname__ = f"rolled to {key} and scaled"
     return step
 
 
