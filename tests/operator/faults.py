@@ -5,51 +5,35 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 import httpx
 
 from eldr_kube.cluster import CommandError
 from eldr_kube.processes import signal_group
-from tests.operator.chaos import CommonFaults
+from tests.operator.chaos import CommonFaults, Fault
 from tests.operator.conftest import Operator
-from tests.operator.test_children import broken_webhook
 from tests.operator.world import KIND, World, simulated
-from tests.support.kube import Kube, Refused
+from tests.support.kube import Kube
 from tests.support.processes import wait_for
-
-AN_HOUR_AHEAD = """
-from datetime import timedelta
-from eldr_operator import clock
-now = clock.utc_now
-clock.utc_now = lambda: now() + timedelta(hours=1)
-"""
 
 
 class Faults(CommonFaults):
-    """What fails meanwhile."""
+    """What fails meanwhile, as only a real control plane can; the simulated one has everything else."""
 
-    def __init__(self, operator: Operator, rival: Operator, world: World) -> None:
+    def __init__(self, operator: Operator, world: World) -> None:
         super().__init__(world)
-        self._operator, self._rival = operator, rival
+        self._operator = operator
         self._control_plane = operator.cluster.control_plane
         self._numbers = itertools.count()
 
-    def all(self) -> list[Callable[[], AbstractContextManager[None]]]:
+    def all(self) -> list[Fault]:
         return [
             self.killed,
-            self.stopped,
-            self.hung,
-            self.rivalled,
             self.api_server_killed,
             self.watches_gone,
-            self.clock_ahead,
             self.namespace_deleted,
             self.etcd_paused,
-            self.webhook_down,
-            self.no_pods_allowed,
-            self.routers_deaf,
             self.others_write,
             self.children_deleted,
         ]
@@ -59,31 +43,6 @@ class Faults(CommonFaults):
         self._operator.kill()
         yield
         self._operator.start()
-
-    @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        yield
-        self._operator.stop()
-        self._operator.start()
-
-    @contextlib.contextmanager
-    def hung(self) -> Iterator[None]:
-        self._operator.pause()
-        try:
-            yield
-        finally:
-            self._operator.resume()
-
-    @contextlib.contextmanager
-    def rivalled(self) -> Iterator[None]:
-        """Two act at the same time, as without a Lease."""
-        self._rival.start()
-        try:
-            yield
-            before = self._rival.passes()
-            wait_for(lambda: self._rival.passes() > before + 2, "passes of both")
-        finally:
-            self._rival.stop()
 
     @contextlib.contextmanager
     def api_server_killed(self) -> Iterator[None]:
@@ -99,15 +58,6 @@ class Faults(CommonFaults):
         compacted = {"revision": found["header"]["revision"], "physical": True}
         assert httpx.post(f"{url}/v3/kv/compaction", json=compacted, timeout=30).is_success
         self._control_plane.restart_api_server()
-
-    @contextlib.contextmanager
-    def clock_ahead(self) -> Iterator[None]:
-        """The operator's clock is an hour ahead, and then is not."""
-        self._operator.stop()
-        self._operator.start(release=AN_HOUR_AHEAD)
-        yield
-        self._operator.stop()
-        self._operator.start()
 
     @contextlib.contextmanager
     def namespace_deleted(self) -> Iterator[None]:
@@ -129,23 +79,6 @@ class Faults(CommonFaults):
         finally:
             signal_group(etcd, signal.SIGCONT)
         wait_for(self._is_ready, "an API server with etcd")
-
-    @contextlib.contextmanager
-    def webhook_down(self) -> Iterator[None]:
-        with broken_webhook(self._kube, "policy", "poddisruptionbudgets"):
-            yield
-            with contextlib.suppress(Refused):
-                self._kube.delete("PodDisruptionBudget", "x-decode")
-
-    @contextlib.contextmanager
-    def no_pods_allowed(self) -> Iterator[None]:
-        url = f"/api/v1/namespaces/{self._kube.namespace}/resourcequotas"
-        body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
-        self._kube.request("POST", url, body | {"spec": {"hard": {"pods": "0"}}})
-        try:
-            yield
-        finally:
-            self._kube.request("DELETE", f"{url}/none")
 
     @contextlib.contextmanager
     def others_write(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ import os
 import pytest
 
 from tests.operator.chaos import run
-from tests.operator.conftest import Operator
 from tests.operator.faults import Faults
 from tests.operator.world import World
 from tests.support.kube import Kube
@@ -21,14 +20,6 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 SEEDS = (1, pytest.param(2, marks=pytest.mark.costly))
 LONG_SEEDS = range(3, 3 + int(os.environ.get("ELDR_CHAOS_SEEDS", "18")))
 STEPS, LONG_STEPS = 4, 8
-
-
-@pytest.fixture
-def rival(operator, tmp_path):
-    made = Operator(operator.cluster, tmp_path)
-    yield made
-    if made.is_running():
-        made.stop()
 
 
 @pytest.fixture
@@ -43,11 +34,11 @@ def undisturbed(installed, kube):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_deployment_ends_the_same_whatever_fails_on_the_way(seed, operator, rival, world, undisturbed):
-    run(seed, STEPS, Faults(operator, rival, world).all(), world, undisturbed)
+def test_a_deployment_ends_the_same_whatever_fails_on_the_way(seed, operator, world, undisturbed):
+    run(seed, STEPS, Faults(operator, world).all(), world, undisturbed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", LONG_SEEDS)
-def test_a_deployment_ends_the_same_whatever_fails_on_a_long_way(seed, operator, rival, world, undisturbed):
-    run(seed, LONG_STEPS, Faults(operator, rival, world).all(), world, undisturbed)
+def test_a_deployment_ends_the_same_whatever_fails_on_a_long_way(seed, operator, world, undisturbed):
+    run(seed, LONG_STEPS, Faults(operator, world).all(), world, undisturbed)

@@ -19,20 +19,14 @@ _HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
 @contextmanager
-def broken_webhook(kube: Kube, group: str, resource: str) -> Iterator[None]:
-    """Have an admission webhook that nobody answers decide about a kind in the test's namespace."""
-    name = f"broken-{kube.namespace}-{resource}"
+def broken_webhook(kube: Kube) -> Iterator[None]:
+    """Have an admission webhook that nobody answers decide about Jobs in the test's namespace."""
+    name = f"broken-{kube.namespace}"
+    rule = {"apiGroups": ["batch"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["jobs"]}
     hook = {
         "name": "broken.example.com",
         "clientConfig": {"url": "https://127.0.0.1:9/hook"},
-        "rules": [
-            {
-                "apiGroups": [group],
-                "apiVersions": ["*"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": [resource],
-            }
-        ],
+        "rules": [rule],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}},
         "failurePolicy": "Fail",
         "sideEffects": "None",
@@ -47,33 +41,26 @@ def broken_webhook(kube: Kube, group: str, resource: str) -> Iterator[None]:
     }
     kube.request("POST", _HOOKS, body)
     try:
-        wait_for(lambda: _is_refused(kube, resource), "the webhook in effect", 30)
+        wait_for(lambda: _is_refused(kube), "the webhook in effect", 30)
         yield
     finally:
         kube.request("DELETE", f"{_HOOKS}/{name}")
 
 
-def _is_refused(kube: Kube, resource: str) -> bool:
+def _is_refused(kube: Kube) -> bool:
     """Tell whether the webhook is asked: the API server takes a moment to know of it."""
-    probe = {
-        "poddisruptionbudgets": ("PodDisruptionBudget", {"maxUnavailable": 1}),
-        "jobs": (
-            "Job",
-            {"template": {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}},
-        ),
-    }
-    kind, spec = probe[resource]
+    pod = {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}
     try:
-        kube.create(kind, {"name": "probe"}, spec=spec)
+        kube.create("Job", {"name": "probe"}, spec={"template": {"spec": pod}})
     except Refused as error:
         return error.status >= 500
-    kube.delete(kind, "probe")
+    kube.delete("Job", "probe")
     return False
 
 
 def test_a_job_whose_webhook_is_down_waits_for_it(world: World):
     world.up()
-    with broken_webhook(world.kube, "batch", "jobs"):
+    with broken_webhook(world.kube):
         world.fit("one")
         condition = world.kube.until_condition(
             FIT, "one", "Succeeded", status="Unknown", reason="JobUnavailable"

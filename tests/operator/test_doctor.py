@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,43 +46,6 @@ def node(world) -> Iterator[None]:
     world.kube.request("PATCH", f"{nodes}/{NODE}/status", status, "application/merge-patch+json")
     yield
     world.kube.request("DELETE", f"{nodes}/{NODE}")
-
-
-@pytest.fixture
-def clients() -> Iterator[Callable[[str], None]]:
-    """Return a function that serves the port of clients at an address, as a router does."""
-    servers: list[ThreadingHTTPServer] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"object": "list", "data": []}).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    def serve(address: str) -> None:
-        server = ThreadingHTTPServer((address, contract.PORT_ROUTER), Handler)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
-        servers.append(server)
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def test_of_a_deployment_that_is_well_nothing_is_said(world, node, clients):
-    world.up(prefill={"gpus": 0}, decode={"gpus": 1})
-    for router in world.routers.values():
-        clients(router.address)
-    code, told = run(world)
-    assert problems(told) == {}
-    assert code == 0
-    assert [one["skipped"] for one in told["checks"]] == [[]] * 10
 
 
 def test_several_faults_are_found_at_once(world, node):

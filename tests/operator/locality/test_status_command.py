@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -53,18 +51,6 @@ def test_a_night_on_which_traffic_drifted_twice(world):
     assert max(map(float, scores)) >= 1.0
 
     text = shown(world)
-    kubectl = world.kube.cluster.kubectl
-    if folder := os.environ.get("ELDR_SHOWN"):
-        pages = [
-            ("get", "ef"),
-            ("get", "ef", "-o", "wide"),
-            ("get", "eldr"),
-            ("describe", "eldr", "x"),
-            ("describe", "ef"),
-        ]
-        Path(folder).write_text(
-            "\n".join([text, *(kubectl("-n", world.kube.namespace, *page) for page in pages)])
-        )
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0].startswith(f"x in namespace {world.kube.namespace}, ")
     assert any(line.startswith("policy MarginalUnion, in effect") for line in lines)
@@ -90,7 +76,7 @@ def test_a_night_on_which_traffic_drifted_twice(world):
     assert told["fits"][0]["served"][0]["until"] is None
     assert [problem["type"] for problem in told["problems"]] == []
 
-    columns = kubectl("-n", world.kube.namespace, "get", "ef", "-o", "wide").splitlines()
+    columns = world.kube.kubectl("get", "ef", "-o", "wide").splitlines()
     (drift,) = [line for line in columns if line.startswith("x-drift-2")]
     assert "SINCE" in columns[0]
     assert "MESSAGE" in columns[0]
