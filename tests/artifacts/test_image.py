@@ -24,8 +24,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from eldr import contract
 from eldr.cli import COMMANDS
-from eldr_image import debian, lock, native, wheels
-from eldr_image.debian import ImageError
+from eldr_image import debian, native, wheels
 from eldr_kube.agent.images import Image
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
@@ -135,15 +134,6 @@ def test_it_holds_what_runs_and_nothing_to_break_in_with(root):
     assert (root / "usr/share/doc/libc6/copyright").exists()
 
 
-def test_every_module_is_compiled(root):
-    missing = [
-        path
-        for path in (root / wheels.PACKAGES).rglob("*.py")
-        if not (path.parent / "__pycache__" / f"{path.stem}.cpython-313.pyc").exists()
-    ]
-    assert missing == []
-
-
 def test_the_hot_path_is_machine_code_and_a_wheel_has_it_too(built, root):
     end = f".cpython-{wheels.PYTHON.replace('.', '')}-{debian.TRIPLES[wheels.host()]}.so"
     own = [path.removeprefix("router/") for path in native.modules()]
@@ -211,29 +201,6 @@ def test_a_second_build_gives_the_same_layers_and_the_other_architecture_is_anot
         (folder / f"eldr-{VERSION}-{wheels.host()}.cdx.json").read_text() for folder in (built, tmp_path)
     ]
     assert bills[0] == bills[1]
-
-
-def test_both_architectures_are_locked_alike():
-    day, amd64 = debian.read("amd64")
-    assert [deb.name for deb in amd64] == list(lock.PACKAGES)
-    assert [deb.name for deb in debian.read("arm64")[1]] == list(lock.PACKAGES)
-    assert all(
-        f"{arch} {name} " in debian.LOCK.read_text() for arch in debian.TRIPLES for name in debian.HEADERS
-    )
-    assert len(day) == len("20261127T000000Z")
-    with pytest.raises(ImageError, match=r"'riscv64'.*amd64, arm64"):
-        debian.read("riscv64")
-
-
-def test_a_package_of_another_content_is_refused(tmp_path, monkeypatch):
-    day, (deb, *_) = debian.read("amd64")
-    monkeypatch.setenv(debian.MIRROR_VARIABLE, "http://127.0.0.1:9/")
-    monkeypatch.setattr(debian, "SNAPSHOT", "http://127.0.0.1:9")
-    served = httpx.Response(200, content=b"something else", request=httpx.Request("GET", "http://x"))
-    monkeypatch.setattr(debian.httpx, "get", lambda *_, **__: served)
-    with pytest.raises(ImageError, match=rf"{deb.name} .*cannot be fetched"):
-        debian.fetch(deb, day, tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def inside(root: Path, scratch: Path, user: str, *command: str) -> str:

@@ -89,14 +89,6 @@ def test_the_archives_hold_what_runs_and_little_else(dist):
     assert sdist.stat().st_size < MOST_MEGABYTES["sdist"] << 20
 
 
-def test_links_of_the_page_lead_somewhere(dist):
-    with zipfile.ZipFile(one(dist, "*.whl")) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        text = archive.read(metadata).decode()
-    assert "\nProject-URL: Documentation, https://" in text
-    assert "](docs/" not in text, "a link within the repository, on a page that is not there"
-
-
 def test_without_extras_each_command_says_what_to_install(installed):
     eldr = installed("") / "eldr"
     assert run(eldr, "--help").returncode == 0

@@ -34,20 +34,12 @@ def test_a_command_that_is_misspelt_is_suggested(typed, meant):
     assert f"'{meant}'" in found.output
 
 
-def _commands(command, path=("eldr",)):
-    yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command, info_name=path[-1])
-        for name in command.list_commands(context):
-            yield from _commands(command.get_command(context, name), (*path, name))
-
-
 def test_no_option_shows_two_defaults():
-    for path, command in _commands(main):
-        context = click.Context(command, info_name=path[-1], **command.context_settings)
+    for name, command in all_commands():
+        context = click.Context(command, info_name=name, **command.context_settings)
         for parameter in command.params:
             shown = " ".join(parameter.get_help_record(context) or ())
-            assert shown.count("[default") + shown.count("; default") <= 1, (path, shown)
+            assert shown.count("[default") + shown.count("; default") <= 1, (name, shown)
 
 
 def test_a_package_that_is_missed_while_it_runs_is_named_too(monkeypatch, tmp_path):
@@ -143,8 +135,3 @@ def test_two_equal_ports_of_the_operator_are_refused_and_named():
     found = CliRunner().invoke(main, same)
     assert found.exit_code == 2, found.output
     assert "--metrics-port and --liveness-port are both 8080" in found.output
-
-
-def test_no_help_shows_a_function_as_a_default():
-    for name, command in all_commands():
-        assert "<built-in" not in command.get_help(click.Context(command, info_name=name)), name

@@ -101,17 +101,3 @@ def test_every_alert_has_a_section_and_every_section_an_alert():
     text = (REFERENCE / "alerts.md").read_text()
     sections = re.findall(r"^### (\w+)$", text, re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
-
-
-def test_panels_have_titles_texts_and_room():
-    panels = DASHBOARD["panels"]
-    assert len(PANELS) == len(panels) == len({panel["id"] for panel in panels})
-    assert all(panel["description"] for panel in panels)
-    taken = {
-        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
-        for panel in panels
-        for x in range(panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["h"])
-    }
-    assert len(taken) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels)
-    assert {x for x, _ in taken} == set(range(24))

@@ -11,7 +11,7 @@ from eldr import contract
 from eldr.cli import main
 from eldr.compare.cli import command
 from eldr.compare.figures import Figures
-from eldr.compare.report import document, lines, report
+from eldr.compare.report import document, report
 from eldr.compare.run import Measured
 from eldr.status import hold
 from tests.support.api_server import answering, as_json
@@ -94,18 +94,6 @@ def test_every_field_and_option_is_documented():
     names = [*told, *told["tpot"], *told["tpot"]["change"]]
     options = [option for one in command.params for option in one.opts if option.startswith("-")]
     assert [name for name in (*names, *options) if f"`{name}`" not in REFERENCE] == []
-
-
-def test_the_screen_in_the_reference_is_what_is_shown():
-    """Of its own figures; the intervals follow from how the pairs scatter."""
-    windows = [
-        Measured(n // 2, "p", Figures(0.0594 if n % 2 == 0 else 0.0646, 0.5, 910.0, 10)) for n in range(24)
-    ]
-    shown = list(lines(report(windows, [True, False] * 12, "MarginalUnion", "JSQ", 7)))
-    assert shown[0].startswith("MarginalUnion against JSQ: 12 pairs of windows, ")
-    tpot = next(line for line in shown if line.startswith("TPOT"))
-    assert f"    {tpot.partition('(')[0]}" in REFERENCE
-    assert f"    {shown[-1]}\n" in REFERENCE
 
 
 def test_a_deployment_that_is_not_there_is_said_before_anything_else(answers):

@@ -83,11 +83,6 @@ def test_every_field_and_option_is_documented():
     assert [option for option in options if f"`{option}`" not in REFERENCE] == []
 
 
-def test_the_screen_in_the_reference_is_what_is_shown():
-    shown = (Path(__file__).parent / "night.txt").read_text()
-    assert "".join(f"    {line}".rstrip() + "\n" for line in shown.splitlines()) in REFERENCE
-
-
 def test_without_the_right_to_see_fits_the_rest_is_shown(answers):
     answers[FITS] = (403, '{"message": "you may not list eldrfits"}')
     done = run("chat")

@@ -1,10 +1,9 @@
-import gzip
 import struct
 from pathlib import Path
 
 import pytest
 
-from eldr_tiny_moe import corpus, sources, synthetic
+from eldr_tiny_moe import corpus
 
 
 def compiled(messages: dict[str, str]) -> bytes:
@@ -71,32 +70,11 @@ def test_the_same_files_and_seed_give_the_same_texts_and_prompts(machine: corpus
     ]
 
 
-def test_this_machine_has_four_kinds() -> None:
-    texts = corpus.load()
-    assert len(texts) >= 6
-    assert all(len(text.text) >= corpus.ENOUGH for text in texts.values())
-
-
-@pytest.mark.parametrize("kind", sorted(synthetic.PIECES))
-def test_generated_text_is_deterministic_and_varied(kind: str) -> None:
-    text = synthetic.generate(kind, 5000, seed=1)
-    assert len(text) >= 5000
-    assert text == synthetic.generate(kind, 5000, seed=1)
-    assert text != synthetic.generate(kind, 5000, seed=2)
-
-
 def test_prompts_have_their_length_and_beginnings_of_their_own() -> None:
     prompts = corpus.Prompts(corpus.load(), seed=0)
     drawn = [prompts.characters(kind, 200) for kind in ("json", "python", "chinese") for _ in range(100)]
     assert {len(prompt) for prompt in drawn} == {200}
     assert len({prompt[: corpus.HEAD] for prompt in drawn}) == 300
-
-
-def test_token_prompts_are_cut_to_length() -> None:
-    prompts = corpus.Prompts(corpus.load(), seed=0)
-    drawn = [prompts.tokens("json", 50, lambda text: list(text.encode())) for _ in range(20)]
-    assert {len(ids) for ids in drawn} == {50}
-    assert len({tuple(ids[: corpus.HEAD]) for ids in drawn}) == 20
 
 
 @pytest.mark.parametrize(
@@ -111,23 +89,3 @@ def test_a_wrong_draw_is_refused(kind: str, n: int, message: str) -> None:
     texts = {"chinese": corpus.Text("x" * 40, generated=True), "few": corpus.Text("y" * 40, generated=True)}
     with pytest.raises(ValueError, match=message):
         corpus.Prompts(texts).characters(kind, n)
-
-
-def test_running_out_of_beginnings_is_said() -> None:
-    prompts = corpus.Prompts({"few": corpus.Text("y" * 40, generated=True)})
-    prompts.characters("few", 20)
-    with pytest.raises(ValueError, match="draw fewer prompts"):
-        prompts.characters("few", 20)
-
-
-def test_a_manual_page_loses_its_commands(tmp_path: Path) -> None:
-    page = tmp_path / "x.1.gz"
-    page.write_bytes(gzip.compress(b'.\\" comment\n.TH X 1\n.SH "NAME"\nx \\- do \\fBit\\fR\n\n\n.B now\n'))
-    assert sources.manual_page(page) == "NAME\nx - do it\nnow"
-
-
-def test_short_messages_and_other_files_are_no_catalog(tmp_path: Path) -> None:
-    (tmp_path / "a.mo").write_bytes(compiled({"a": "court", "b": "un message assez long"}))
-    (tmp_path / "b.mo").write_bytes(b"something else entirely")
-    assert sources.catalog(tmp_path / "a.mo") == "un message assez long"
-    assert sources.catalog(tmp_path / "b.mo") == ""
