@@ -171,145 +171,101 @@ SAME_NAMES = config("a", current="a")
 OTHER_FIELDS = config(
     "a", users=[{"name": "a", "user": {"token": "other", "username": "x", "password": "y"}}]
 )
-FORMS: dict[str, tuple[list[tuple[str, Config | str]], dict[str, str]]] = {
-    "two current contexts": ([("1", config("a", current="a")), ("2", config("b", current="b"))], {}),
-    "the second file's is empty": ([("1", config("a", current="a")), ("2", config("b", current=""))], {}),
-    "the first file's is empty": ([("1", config("a", current="")), ("2", config("b", current="b"))], {}),
-    "the first file has none": ([("1", config("a")), ("2", config("b", current="b"))], {}),
-    "it names the second file's": ([("1", config("a", current="b")), ("2", config("b", current="a"))], {}),
-    "one name in two files": ([("1", SAME_NAMES), ("2", OTHER_FIELDS)], {}),
-    "one name in two files, turned": (
-        [("1", OTHER_FIELDS | {"users": [{"name": "a", "user": {"token": "first"}}]}), ("2", SAME_NAMES)],
-        {},
-    ),
-    "parts in three files": (
-        [
-            ("1", {"current-context": "a", "contexts": config("a")["contexts"]}),
-            ("2", {"clusters": config("a")["clusters"], "users": None}),
-            ("3", {"users": config("a")["users"]}),
-        ],
-        {},
-    ),
-    "missing and empty entries": (
-        [("1", config("a", current="a"))],
-        {"KUBECONFIG": ":FOLDER/gone::FOLDER/1:"},
-    ),
-    "an empty file first": ([("1", ""), ("2", config("a", current="a"))], {}),
-    "the file at home": ([("home/.kube/config", config("a", current="a"))], {"KUBECONFIG": ""}),
-    "relative to its own file": (
-        [
-            ("1", config("b")),
-            ("there/2", of({"tokenFile": "token"})),
-            ("there/token", "near"),
-            ("token", "far"),
-        ],
-        {"KUBECONFIG": "FOLDER/1:FOLDER/there/2"},
-    ),
-    "tokenFile with a newline": (
-        [("1", of({"tokenFile": "token"})), ("token", "with\n")],
-        {"KUBECONFIG": "FOLDER/1"},
-    ),
-    "tokenFile with CR LF": (
-        [("1", of({"tokenFile": "token"})), ("token", " with\r\n")],
-        {"KUBECONFIG": "FOLDER/1"},
-    ),
-    "token and tokenFile": (
-        [("1", of({"token": "a", "tokenFile": "FOLDER/token"})), ("token", "by-file")],
-        {"KUBECONFIG": "FOLDER/1"},
-    ),
-    "token and plug-in": ([("1", of(plugin("FOLDER/bin/eldr-test-plugin", token="own")))], {}),
-    "plug-in, absolute": ([("1", of(plugin("FOLDER/bin/eldr-test-plugin")))], {}),
-    "plug-in, relative": ([("1", of(plugin("bin/eldr-test-plugin")))], {}),
-    "plug-in, beside": ([("bin/1", of(plugin("./eldr-test-plugin")))], {"KUBECONFIG": "FOLDER/bin/1"}),
-    "plug-in, by PATH": ([("1", of(plugin("eldr-test-plugin")))], {}),
-    "plug-in of the second file": (
-        [("1", config("b")), ("bin/2", of(plugin("./eldr-test-plugin")))],
-        {"KUBECONFIG": "FOLDER/1:FOLDER/bin/2"},
-    ),
-    "user and password": ([("1", of({"username": "jane", "password": "p:w"}))], {}),
-    "empty fields": (
-        [
-            (
-                "1",
-                of(
-                    {"token": "t", "client-certificate": ""},
-                    **{"certificate-authority-data": "DATA pki/ca.crt", "proxy-url": ""},
-                ),
-            )
-        ],
-        {},
-    ),
-    "a path in the address": ([("1", of(server="SERVER a/k8s/clusters/c-1/"))], {}),
-    "proxy-url": ([("1", of(server="http://api.internal:6443", **{"proxy-url": "SERVER plain"}))], {}),
-    "proxy-url whatever NO_PROXY says": (
-        [("1", of(server="http://api.internal:6443", **{"proxy-url": "SERVER plain"}))],
-        {"NO_PROXY": "api.internal"},
-    ),
-    "proxy of the environment": (
-        [("1", of(server="http://api.internal:6443"))],
-        {"HTTP_PROXY": "SERVER plain"},
-    ),
-    "a proxy is not asked for this machine": ([("1", of())], {"HTTPS_PROXY": "SERVER plain"}),
-    "authority and name": (
-        [
-            (
-                "1",
-                of(
-                    server="SERVER tls",
-                    **{"certificate-authority": "pki/ca.crt", "tls-server-name": "api.internal"},
-                ),
-            )
-        ],
-        {},
-    ),
-    "insecure-skip-tls-verify": ([("1", of(server="SERVER tls", **{"insecure-skip-tls-verify": True}))], {}),
-    "client certificate in files": (
-        [
-            (
-                "1",
-                of(
-                    {"client-certificate": "pki/jane.crt", "client-key": "pki/jane.key"},
-                    server="SERVER tls",
-                    **{"insecure-skip-tls-verify": True},
-                ),
-            )
-        ],
-        {},
-    ),
-    "client certificate as data": (
-        [
-            (
-                "1",
-                of(
-                    {"client-certificate-data": "DATA pki/jane.crt", "client-key-data": "DATA pki/jane.key"},
-                    server="SERVER tls",
-                    **{"certificate-authority-data": "DATA pki/ca.crt", "tls-server-name": "api.internal"},
-                ),
-            )
-        ],
-        {},
-    ),
+FORMS: dict[str, list[Any]] = {
+    "two current contexts": [config("a", current="a"), config("b", current="b")],
+    "the second file's is empty": [config("a", current="a"), config("b", current="")],
+    "the first file's is empty": [config("a", current=""), config("b", current="b")],
+    "the first file has none": [config("a"), config("b", current="b")],
+    "it names the second file's": [config("a", current="b"), config("b", current="a")],
+    "one name in two files": [SAME_NAMES, OTHER_FIELDS],
+    "one name in two files, turned": [
+        OTHER_FIELDS | {"users": [{"name": "a", "user": {"token": "first"}}]},
+        SAME_NAMES,
+    ],
+    "parts in three files": [
+        {"current-context": "a", "contexts": config("a")["contexts"]},
+        {"clusters": config("a")["clusters"], "users": None},
+        {"users": config("a")["users"]},
+    ],
+    "missing and empty entries": [config("a", current="a")],
+    "an empty file first": ["", config("a", current="a")],
+    "the file at home": [("home/.kube/config", config("a", current="a"))],
+    "relative to its own file": [
+        config("b"),
+        ("there/2", of({"tokenFile": "token"})),
+        ("there/token", "near"),
+        ("token", "far"),
+    ],
+    "tokenFile with CR LF": [of({"tokenFile": "token"}), ("token", " with\r\n")],
+    "token and tokenFile": [of({"token": "a", "tokenFile": "FOLDER/token"}), ("token", "by-file")],
+    "token and plug-in": [of(plugin("FOLDER/bin/eldr-test-plugin", token="own"))],
+    "plug-in, absolute": [of(plugin("FOLDER/bin/eldr-test-plugin"))],
+    "plug-in, relative": [of(plugin("bin/eldr-test-plugin"))],
+    "plug-in, beside": [("bin/1", of(plugin("./eldr-test-plugin")))],
+    "plug-in, by PATH": [of(plugin("eldr-test-plugin"))],
+    "plug-in of the second file": [config("b"), ("bin/2", of(plugin("./eldr-test-plugin")))],
+    "user and password": [of({"username": "jane", "password": "p:w"})],
+    "empty fields": [
+        of(
+            {"token": "t", "client-certificate": ""},
+            **{"certificate-authority-data": "DATA pki/ca.crt", "proxy-url": ""},
+        )
+    ],
+    "a path in the address": [of(server="SERVER a/k8s/clusters/c-1/")],
+    "proxy-url whatever NO_PROXY says": [
+        of(server="http://api.internal:6443", **{"proxy-url": "SERVER plain"})
+    ],
+    "proxy of the environment": [of(server="http://api.internal:6443")],
+    "a proxy is not asked for this machine": [of()],
+    "authority and name": [
+        of(
+            server="SERVER tls",
+            **{"certificate-authority": "pki/ca.crt", "tls-server-name": "api.internal"},
+        )
+    ],
+    "insecure-skip-tls-verify": [of(server="SERVER tls", **{"insecure-skip-tls-verify": True})],
+    "client certificate in files": [
+        of(
+            {"client-certificate": "pki/jane.crt", "client-key": "pki/jane.key"},
+            server="SERVER tls",
+            **{"insecure-skip-tls-verify": True},
+        )
+    ],
+    "client certificate as data": [
+        of(
+            {"client-certificate-data": "DATA pki/jane.crt", "client-key-data": "DATA pki/jane.key"},
+            server="SERVER tls",
+            **{"certificate-authority-data": "DATA pki/ca.crt", "tls-server-name": "api.internal"},
+        )
+    ],
+}
+ENVIRONMENTS = {
+    "missing and empty entries": {"KUBECONFIG": ":FOLDER/gone::FOLDER/1:"},
+    "the file at home": {"KUBECONFIG": ""},
+    "proxy-url whatever NO_PROXY says": {"NO_PROXY": "api.internal"},
+    "proxy of the environment": {"HTTP_PROXY": "SERVER plain"},
+    "a proxy is not asked for this machine": {"HTTPS_PROXY": "SERVER plain"},
 }
 
 
-def prepared(place, files, environment, monkeypatch) -> None:
-    for name, content in files:
+def prepared(place: Place, files: list[Any], monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
+    """Write the files, of which those without a name are 1, 2, ..., and let KUBECONFIG list what is no token."""
+    named = [each if isinstance(each, tuple) else (str(number), each) for number, each in enumerate(files, 1)]
+    for name, content in named:
         text = content if isinstance(content, str) else json.dumps(content)
         for path in (place.folder / "pki").iterdir():
             text = text.replace(f"DATA pki/{path.name}", data(path))
         place.write(name, text)
-    listed = ":".join(str(place.folder / name) for name, _ in files)
+    listed = ":".join(str(place.folder / name) for name, _ in named if not name.endswith("token"))
     for name, value in ({"KUBECONFIG": listed} | environment).items():
         monkeypatch.setenv(name, place.filled(value))
     monkeypatch.setenv("PATH", f"{place.folder / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(place.folder / "pki")
 
 
-@pytest.mark.parametrize(("files", "environment"), FORMS.values(), ids=FORMS)
-def test_every_client_asks_whom_kubectl_asks_as_whom_kubectl_asks(
-    files, environment, place, seen, kubectl, monkeypatch
-):
-    prepared(place, files, environment, monkeypatch)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_client_asks_whom_kubectl_asks_as_whom_kubectl_asks(form, place, seen, kubectl, monkeypatch):
+    prepared(place, FORMS[form], monkeypatch, **ENVIRONMENTS.get(form, {}))
     assert by_kubectl(kubectl)
     (expected,) = seen
     if expected["server"] == "plain":
@@ -325,7 +281,7 @@ def test_every_client_asks_whom_kubectl_asks_as_whom_kubectl_asks(
 
 @pytest.mark.parametrize("context", ["a", "b"])
 def test_a_context_that_is_named_is_the_one(context, place, seen, kubectl, monkeypatch):
-    prepared(place, [("1", config("a", current="a")), ("2", config("b", current="b"))], {}, monkeypatch)
+    prepared(place, [config("a", current="a"), config("b", current="b")], monkeypatch)
     assert by_kubectl(kubectl, "--context", context)
     by_the_command_line(context)
     assert seen[0] == seen[1]
@@ -333,7 +289,7 @@ def test_a_context_that_is_named_is_the_one(context, place, seen, kubectl, monke
 
 
 def test_a_file_that_is_named_is_the_only_one(place, seen, kubectl, monkeypatch):
-    prepared(place, [("1", config("a", current="a")), ("2", config("b", current="b"))], {}, monkeypatch)
+    prepared(place, [config("a", current="a"), config("b", current="b")], monkeypatch)
     file = str(place.folder / "2")
     assert by_kubectl(kubectl, "--kubeconfig", file)
     by_the_command_line(file=file)
@@ -343,17 +299,15 @@ def test_a_file_that_is_named_is_the_only_one(place, seen, kubectl, monkeypatch)
 
 NOWHERE = {
     "no file": [],
-    "a context that is not there": [("1", config("a", current="b"))],
-    "a cluster that is not there": [("1", config("a", current="a", clusters=[]))],
-    "a user that is not there": [("1", config("a", current="a", users=[]))],
-    "a cluster without an address": [
-        ("1", config("a", current="a", clusters=[{"name": "a", "cluster": {}}]))
-    ],
-    "two clusters of one name": [("1", config("a", "a", current="a"))],
-    "a list": [("1", "[1]")],
-    "a tokenFile that is not there": [("1", of({"tokenFile": "gone"}))],
+    "a context that is not there": [config("a", current="b")],
+    "a cluster that is not there": [config("a", current="a", clusters=[])],
+    "a user that is not there": [config("a", current="a", users=[])],
+    "a cluster without an address": [config("a", current="a", clusters=[{"name": "a", "cluster": {}}])],
+    "two clusters of one name": [config("a", "a", current="a")],
+    "a list": ["[1]"],
+    "a tokenFile that is not there": [of({"tokenFile": "gone"})],
     "a certificate that is not there": [
-        ("1", of({"client-certificate": "gone", "client-key": "gone"}, server="SERVER tls"))
+        of({"client-certificate": "gone", "client-key": "gone"}, server="SERVER tls")
     ],
 }
 
@@ -362,7 +316,7 @@ NOWHERE = {
 def test_where_kubectl_refuses_every_client_does_and_nobody_is_asked(
     files, place, seen, kubectl, monkeypatch
 ):
-    prepared(place, files, {}, monkeypatch)
+    prepared(place, files, monkeypatch)
     assert not by_kubectl(kubectl)
     with pytest.raises(ClusterError):
         by_the_command_line()
@@ -385,7 +339,7 @@ def test_a_router_without_a_cluster_says_so_in_a_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("field", ["as", "as-uid"])
 def test_impersonation_is_refused_instead_of_asking_as_oneself(field, place, seen, monkeypatch):
-    prepared(place, [("1", of({"token": "admin", field: "jane"}))], {}, monkeypatch)
+    prepared(place, [of({"token": "admin", field: "jane"})], monkeypatch)
     with pytest.raises(ClusterError, match=f"user a sets {field}: .* choose a context of another user"):
         by_the_command_line()
     with pytest.raises(NoClusterError, match="impersonation"):
@@ -402,7 +356,7 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_printed(token, form,
         "tokenFile": {"tokenFile": "token"},
         "exec": plugin("FOLDER/bin/eldr-test-plugin", {"token": token}),
     }
-    prepared(place, [("1", of(users[form]))], {}, monkeypatch)
+    prepared(place, [of(users[form])], monkeypatch)
     with pytest.raises(ClusterError) as found:
         by_the_command_line()
     assert found.value.reason == "NoCredentials"
@@ -415,7 +369,7 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_printed(token, form,
 @pytest.mark.parametrize("form", ["token", "exec"])
 def test_a_newline_after_any_token_is_cut_off(form, place, seen, monkeypatch):
     users = {"token": {"token": "t\n"}, "exec": plugin("FOLDER/bin/eldr-test-plugin", {"token": "t\n"})}
-    prepared(place, [("1", of(users[form]))], {}, monkeypatch)
+    prepared(place, [of(users[form])], monkeypatch)
     by_the_command_line()
     for ask in CLIENTS.values():
         ask()
@@ -423,7 +377,7 @@ def test_a_newline_after_any_token_is_cut_off(form, place, seen, monkeypatch):
 
 
 def test_a_token_file_is_read_again(place, seen, monkeypatch):
-    prepared(place, [("1", of({"tokenFile": "token"})), ("token", "old")], {}, monkeypatch)
+    prepared(place, [of({"tokenFile": "token"}), ("token", "old")], monkeypatch)
     with ApiServer(None, None, str(place.folder / "1"), rights="r") as server:
         for token in ("old", "new"):
             place.write("token", token)
@@ -442,7 +396,7 @@ def test_a_plug_in_is_asked_again_once_its_token_has_expired(place, seen, monkey
         f"printf '%s' '{json.dumps(answer | {'status': status})}' | sed \"s/NUMBER/$(wc -l < \"$0.calls\" | tr -d ' ')/\"\n"
     )
     counting.chmod(0o755)
-    prepared(place, [("1", of(plugin("FOLDER/bin/counting")))], {}, monkeypatch)
+    prepared(place, [of(plugin("FOLDER/bin/counting"))], monkeypatch)
 
     async def twice():
         async with connect() as api:
@@ -463,9 +417,7 @@ def test_a_plug_ins_certificate_is_used(place, seen, kubectl, monkeypatch):
         "clientKeyData": (place.folder / "pki" / "jane.key").read_text(),
     }
     user = plugin("FOLDER/bin/eldr-test-plugin", status)
-    prepared(
-        place, [("1", of(user, server="SERVER tls", **{"insecure-skip-tls-verify": True}))], {}, monkeypatch
-    )
+    prepared(place, [of(user, server="SERVER tls", **{"insecure-skip-tls-verify": True})], monkeypatch)
     assert by_kubectl(kubectl)
     by_the_command_line()
     for ask in CLIENTS.values():
@@ -476,8 +428,7 @@ def test_a_plug_ins_certificate_is_used(place, seen, kubectl, monkeypatch):
 def test_a_proxy_that_speaks_another_protocol_is_named(place, monkeypatch):
     prepared(
         place,
-        [("1", of(server="http://api.internal", **{"proxy-url": "socks5://jane:secret@127.0.0.1:1"}))],
-        {},
+        [of(server="http://api.internal", **{"proxy-url": "socks5://jane:secret@127.0.0.1:1"})],
         monkeypatch,
     )
     with pytest.raises(ClusterError, match="speaks socks5: expected http or https") as found:
@@ -487,7 +438,7 @@ def test_a_proxy_that_speaks_another_protocol_is_named(place, monkeypatch):
 
 def test_what_yaml_allows_around_it_changes_nothing(place, seen, kubectl, monkeypatch):
     text = "# of our team\n---\n" + yaml.safe_dump(of() | {"preferences": {}, "extensions": []})
-    prepared(place, [("1", text)], {}, monkeypatch)
+    prepared(place, [text], monkeypatch)
     assert by_kubectl(kubectl)
     by_the_command_line()
     assert seen[0] == seen[1]
