@@ -82,7 +82,7 @@ def world(kube):
 
 
 def replicas(world):
-    return world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"]
+    return world.workload("decode")["spec"]["replicas"]
 
 
 def test_one_acts_and_the_other_takes_its_place_when_it_ends(pair, world):
@@ -91,12 +91,12 @@ def test_one_acts_and_the_other_takes_its_place_when_it_ends(pair, world):
     world.up()
     assert value(pair[waits], "eldr_operator_writes_total") == written
     assert pair[waits].asked("/readyz") == (200, "ok\n")
-    before = world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"]
+    before = world.workload("decode")["metadata"]["generation"]
     assert pair[acts].stop() == 0
     pair.until_acts(waits, 10)  # at once: the first one has given it back
     world.patch(decode={"replicas": 3})
     wait_for(lambda: replicas(world) == 3, "the other one to act", 30, pair[waits].said)
-    assert world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"] == before + 1
+    assert world.workload("decode")["metadata"]["generation"] == before + 1
     pair.start(acts)
     assert pair.roles() == (waits, acts)
 

@@ -70,7 +70,7 @@ def test_a_network_policy_comes_and_goes_with_its_field(world):
 
 def test_hot_settings_change_without_a_restart(world):
     world.up()
-    before = world.kube.get("Deployment", "x-prefill"), world.kube.get("StatefulSet", "x-decode")
+    before = world.workload("prefill"), world.workload("decode")
     world.patch(
         router={
             "tau": "0.25",
@@ -94,7 +94,7 @@ def test_hot_settings_change_without_a_restart(world):
     }
     assert {key: world.routing[key] for key in wanted} == wanted
     world.condition("CentroidsActive", reason="PolicyIgnoresCentroids", status="False")
-    after = world.kube.get("Deployment", "x-prefill"), world.kube.get("StatefulSet", "x-decode")
+    after = world.workload("prefill"), world.workload("decode")
     assert [each["metadata"]["generation"] for each in before] == [
         each["metadata"]["generation"] for each in after
     ]
@@ -118,7 +118,7 @@ def test_decode_engines_are_scaled_by_their_scaler(world):
 
 def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_are_handed_back(world):
     def replicas() -> int:
-        return world.kube.get("Deployment", "x-prefill")["spec"]["replicas"]
+        return world.workload("prefill")["spec"]["replicas"]
 
     world.up()
     world.patch(prefill={"replicas": 2})
@@ -160,13 +160,13 @@ def test_routers_move_into_a_deployment_and_back(world):
     world.patch(router={"placement": "Deployment", "replicas": 2})
     world.make_ready()
     assert "x-router" in children(world)["Deployment"]
-    template = world.kube.get("Deployment", "x-prefill")["spec"]["template"]
+    template = world.template("prefill")
     assert "initContainers" not in template["spec"]
     assert contract.LABEL_ROUTER not in template["metadata"]["labels"]
     world.patch(router={"placement": "Sidecar", "replicas": None})
 
     def asked() -> bool:
-        spec = world.kube.get("Deployment", "x-prefill")["spec"]["template"]["spec"]
+        spec = world.template("prefill")["spec"]
         return "initContainers" in spec and world.status["observedGeneration"] == 3
 
     wait_for(asked, "routers beside prefill engines", 60)
@@ -226,7 +226,7 @@ def test_what_the_api_server_cannot_check_is_a_condition_and_the_rest_goes_on(wo
     world.condition("Ready", status="False", reason="InvalidSchedule")
     world.condition("Available", status="True")
     wait_for(lambda: world.routing["tau"] == 0.3, "tau", 60)
-    assert world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"] == 1
+    assert world.workload("decode")["metadata"]["generation"] == 1
     world.patch(refit={"schedule": "1 * * * *", "timeZone": None}, decode={"podTemplate": None})
     world.condition("ConfigValid", status="True")
 
@@ -236,9 +236,7 @@ def test_a_child_that_the_api_server_refuses_is_told(world):
     world.patch(prefill={"podTemplate": {"spec": {"priority": "high"}}}, decode={"replicas": 3})
     condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
     assert condition["message"].startswith("Deployment x-prefill: ")
-    wait_for(
-        lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "the rest applied", 60
-    )
+    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "the rest applied", 60)
 
 
 def test_pod_troubles_reach_the_condition(world):

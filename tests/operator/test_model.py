@@ -66,7 +66,7 @@ def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(worl
     second = job(world, first)
     pod = pod_of(world, second)
     world.condition("Progressing", status="True", reason="Downloading")
-    wait_for(lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "scaled", 60)
+    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "scaled", 60)
     world.make_ready()
     assert templates(world) == before
 

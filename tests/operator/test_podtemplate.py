@@ -76,7 +76,7 @@ def test_variables_probes_and_items_are_replaced_and_removed(world):
 
 def test_what_would_take_the_routers_arguments_leaves_prefill_as_it_is(world):
     world.up()
-    before = world.kube.get("Deployment", "x-prefill")["metadata"]["generation"]
+    before = world.workload("prefill")["metadata"]["generation"]
     world.patch(
         prefill={"podTemplate": {"spec": {"initContainers": [{"name": "router", "args": ["router"]}]}}}
     )
@@ -86,11 +86,11 @@ def test_what_would_take_the_routers_arguments_leaves_prefill_as_it_is(world):
     condition = world.condition("ConfigValid", status="False", reason="InvalidArgument")
     assert condition["message"].startswith("spec.router.args[0]: '--port=1': remove it: ")
     wait_for(
-        lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3,
+        lambda: world.workload("decode")["spec"]["replicas"] == 3,
         "the other role to go on",
         60,
     )
-    assert world.kube.get("Deployment", "x-prefill")["metadata"]["generation"] == before
+    assert world.workload("prefill")["metadata"]["generation"] == before
     world.patch(router={"args": None})
     world.condition("ConfigValid", status="True")
 

@@ -141,7 +141,7 @@ def full(impatient, kube):
 
 
 def strategy(world):
-    return world.kube.get("Deployment", "x-prefill")["spec"]["strategy"]["rollingUpdate"]
+    return world.workload("prefill")["spec"]["strategy"]["rollingUpdate"]
 
 
 def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
@@ -207,7 +207,7 @@ def test_a_new_pod_comes_first_where_there_is_room_and_the_end_of_an_only_pod_is
     ]
     assert any("decode: " in message and "its only pod ends at" in message for message in seen), seen
     full.make_ready()
-    assert gaps.ANNOTATION_GAP not in full.kube.get("StatefulSet", "x-decode")["metadata"]["annotations"]
+    assert gaps.ANNOTATION_GAP not in full.workload("decode")["metadata"]["annotations"]
 
 
 def test_a_rollout_waits_while_it_is_paused_or_kept_from_ordinals(full):

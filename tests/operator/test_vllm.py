@@ -16,7 +16,7 @@ def test_vllm_is_the_default(world):
     world.make_ready()
     made = world.kube.get(KIND, "x")["spec"]["engine"]
     assert (made["type"], made["leaseSeconds"]) == ("vLLM", 300)
-    spec = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
+    spec = world.template("decode")["spec"]
     assert spec["containers"][0]["image"] == images.VLLM
     assert spec["containers"][0]["args"][:2] == ["serve", "org/model"]
     assert [each["name"] for each in spec["initContainers"]] == ["eldr-plugin"]
@@ -28,7 +28,7 @@ def test_simulators_become_vllm_and_back_without_leftovers(world):
     world.make_ready()
     world.patch(engine={"type": "Simulator"})
     world.make_ready()
-    template = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
+    template = world.template("decode")["spec"]
     assert "initContainers" not in template
     assert [volume["name"] for volume in template["volumes"]] == ["tmp"]
     assert template["securityContext"]["runAsNonRoot"] is True
@@ -39,7 +39,7 @@ def test_the_default_image_is_for_the_accelerator(kube, world):
         spec = simulated(engine={"type": "vLLM"}, accelerator={"resourceName": "gpu.intel.com/xe"})
         kube.create(KIND, {"name": "x"}, spec=spec)
     world.up(engine={"type": "vLLM"}, accelerator={"resourceName": "nvidia.com/gpu"})
-    spec = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
+    spec = world.template("decode")["spec"]
     assert spec["containers"][0]["image"] == images.VLLM_NVIDIA
 
 
