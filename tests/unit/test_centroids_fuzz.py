@@ -76,12 +76,6 @@ def test_signed_headers_of_any_values(header):
 
 
 @settings(max_examples=200, deadline=None)
-@given(header=st.binary(max_size=300), body=st.binary(max_size=300))
-def test_signed_bytes(header, body):
-    taken(signed(header, body))
-
-
-@settings(max_examples=200, deadline=None)
 @given(at=st.integers(0, END - len(centroids.MAGIC)), flip=st.integers(1, 255))
 def test_signed_headers_with_a_flipped_byte(at, flip):
     header = bytearray(GOOD[len(centroids.MAGIC) : END + 1])
