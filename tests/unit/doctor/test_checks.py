@@ -267,22 +267,27 @@ def test_quota(quotas, limits, made, wanted):
     says(quota.look(facts(quotas=tuple(quotas), limits=tuple(limits), pods=running)), *wanted)
 
 
+VOLUMES = [{"name": "m", "persistentVolumeClaim": {"claimName": "models"}}]
+MODELS = {"decode": {"podTemplate": {"spec": {"volumes": VOLUMES}}}}
+HUB = {"engine": {"env": [TOKEN]}}
+
+
 @pytest.mark.parametrize(
     ("spec", "referred", "wanted"),
     [
         (
-            {"engine": {"env": [TOKEN]}},
+            HUB,
             {("Secret", "hub"): None},
             [("Secret hub", "does not exist in namespace team", "kubectl create secret generic hub")],
         ),
         (
-            {"engine": {"env": [TOKEN]}},
+            HUB,
             {("Secret", "hub"): {"keys": ["tok"]}},
             [("no key token", "it has tok")],
         ),
-        ({"engine": {"env": [TOKEN]}}, {("Secret", "hub"): {"keys": ["token"]}}, []),
+        (HUB, {("Secret", "hub"): {"keys": ["token"]}}, []),
         (
-            {"engine": {"env": [TOKEN]}},
+            HUB,
             {("Secret", "hub"): Unseen("may not get secrets")},
             [("skipped: may not get secrets",)],
         ),
@@ -292,24 +297,12 @@ def test_quota(quotas, limits, made, wanted):
             [("Secret pull", "imagePullSecrets of prefill")],
         ),
         (
-            {
-                "decode": {
-                    "podTemplate": {
-                        "spec": {"volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "models"}}]}
-                    }
-                }
-            },
+            MODELS,
             {("PersistentVolumeClaim", "models"): None},
             [("PersistentVolumeClaim models", "create the claim")],
         ),
         (
-            {
-                "decode": {
-                    "podTemplate": {
-                        "spec": {"volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "models"}}]}
-                    }
-                }
-            },
+            MODELS,
             {
                 ("PersistentVolumeClaim", "models"): {
                     "status": {"phase": "Pending"},

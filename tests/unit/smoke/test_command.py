@@ -192,36 +192,44 @@ def test_a_pod_on_this_machine_is_asked_directly(tmp_path, monkeypatch):
     assert [path for path, _ in taken] == [COMPLETIONS]
 
 
+def refusal(status, message, **more):
+    return status, json.dumps({"message": message} | more)
+
+
+PROXY = {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3")}
+
+
 @pytest.mark.parametrize(
-    ("status", "message", "said"),
+    ("answers", "said"),
     [
         (
-            403,
-            "pods/proxy is forbidden",
-            "Forbidden: pods/proxy is forbidden; this takes list of pods and create",
+            PROXY | {PROXIED: refusal(403, "pods/proxy is forbidden", kind="Status")},
+            ["Forbidden: pods/proxy is forbidden; this takes list of pods and create"],
         ),
-        (503, "no connection", "pod ready-0 through the API server: no connection"),
+        (
+            PROXY | {PROXIED: refusal(503, "no connection", kind="Status")},
+            ["pod ready-0 through the API server: no connection"],
+        ),
+        (
+            PROXY | {PROXIED: (401, '{"error": {"message": "the API key is missing"}}')},
+            ["the API key is missing", "ELDR_API_KEY"],
+        ),
+        (PROXY | {PODS: {"items": []}}, ["EldrDeployment team/ready has no pod with a router"]),
+        (
+            {TEAM: refusal(403, "eldrdeployments is forbidden")},
+            [
+                "Forbidden: eldrdeployments is forbidden; this takes list of eldrdeployments, in namespace team"
+            ],
+        ),
+        ({TEAM: {"items": None}}, ["expected a list of them in items"]),
+        ({TEAM: {"items": [{}]}}, ["expected a list of them in items"]),
     ],
+    ids=["no right", "no way", "no key", "no router", "no right to list", "no list", "no deployments"],
 )
-def test_what_the_api_server_says_itself_is_no_answer_of_the_router(tmp_path, status, message, said):
-    refusal = (status, json.dumps({"kind": "Status", "message": message}))
-    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3"), PROXIED: refusal})
+def test_what_keeps_it_from_an_answer_is_said(tmp_path, answers, said):
+    done, _ = smoke(tmp_path, answers)
     assert done.exit_code == 1
-    assert said in done.output
-
-
-def test_a_router_that_refuses_is_quoted(tmp_path):
-    refusal = (401, json.dumps({"error": {"message": "the API key is missing"}}))
-    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3"), PROXIED: refusal})
-    assert done.exit_code == 1
-    assert "the API key is missing" in done.output
-    assert "ELDR_API_KEY" in done.output
-
-
-def test_without_a_router_it_says_where_to_look(tmp_path):
-    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, PODS: {"items": []}})
-    assert done.exit_code == 1
-    assert "EldrDeployment team/ready has no pod with a router" in done.output
+    assert all(words in done.output for words in said), done.output
 
 
 def test_a_name_that_does_not_resolve_fails_at_once(tmp_path, monkeypatch):
@@ -230,20 +238,3 @@ def test_a_name_that_does_not_resolve_fails_at_once(tmp_path, monkeypatch):
     assert done.exit_code == 1
     assert "Failed to resolve" in done.output
     assert "needs the cluster's network and DNS; give another one by --url" in done.output
-
-
-def test_who_may_not_list_deployments_is_told_the_right(tmp_path):
-    forbidden = (403, json.dumps({"message": "eldrdeployments is forbidden"}))
-    done, _ = smoke(tmp_path, {TEAM: forbidden})
-    assert done.exit_code == 1
-    assert (
-        "Forbidden: eldrdeployments is forbidden; this takes list of eldrdeployments, in namespace team"
-        in done.output
-    )
-
-
-def test_what_is_no_list_of_deployments_is_refused(tmp_path):
-    for items in (None, [{}]):
-        done, _ = smoke(tmp_path, {TEAM: {"items": items}})
-        assert done.exit_code == 1
-        assert "expected a list of them in items" in done.output
