@@ -229,32 +229,20 @@ def _json(body: dict[str, Any]) -> bytes:
 
 
 def _bad(rng: random.Random, name: str) -> Ask:
+    """Draw what is refused: one of each place that refuses; unit tests have all of them."""
     good = {"model": MODEL, "prompt": "x", "max_tokens": 1}
     head = f"POST {_COMPLETIONS} HTTP/1.1\r\nhost: soak\r\nx-request-id: {name}\r\n"
     kinds = [
         Ask(name, body=b"{", status=400),
-        Ask(name, body=b"[]", status=400),
         Ask(name, body=_json({**good, "model": "other"}), status=404),
-        Ask(name, body=_json({**good, "max_tokens": 0}), status=400),
-        Ask(name, body=_json({**good, "stream": "yes"}), status=400),
         Ask(name, body=_json({**good, "kv_transfer_params": {}}), status=400),
-        Ask(name, body=_json({"model": MODEL, "messages": 3}), path=_CHAT, status=400),
-        Ask(name, body=_json({**good, "n": 10**9}), status=400),
         Ask(name, body=b'{"prompt":"x","n":%b}' % (b"1" * 100_000), status=400),
-        Ask(name, body=b'{"prompt":"x","temperature":1e999}', status=400),
-        Ask(name, body=b'{"prompt":"\xff"}', status=400),
         Ask(name, body=b'{"prompt":[%b""]}' % (b'"",' * 10_000), status=400),
-        Ask(name, body=b'{"z":%b%b}' % (b"[" * 5000, b"]" * 5000), status=400),
         Ask(name, body=b'{%b"a":0}' % (b'"a":0,' * 50_000), status=400),
-        Ask(
-            name, body=_json({"model": MODEL, "input": "x", "background": True}), path=_RESPONSES, status=400
-        ),
         Ask(name, body=_json({"model": MODEL, "input": "x", "store": True}), path=_RESPONSES, status=400),
-        Ask(name, body=_json({"model": MODEL, "messages": []}), path=_MESSAGES, status=400),
         Ask(name, _COMPLETIONS, "GET", status=405),
         Ask(name, "/nothing", "GET", status=404),
         Ask(name, raw=b"NONSENSE\r\n\r\n", status=400),
-        Ask(name, raw=b"GET /health HTTP/1.1\r\n\r\n", status=400),
         Ask(name, raw=b"GET /health HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", status=400),
         Ask(name, raw=f"{head}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n".encode(), status=400),
         Ask(name, raw=f"{head}content-length: {1 << 40}\r\n\r\n".encode(), status=413),
