@@ -1,16 +1,14 @@
-"""The agent as a process: several nodes, its death, other users, machines without namespaces."""
+"""The agent as a process: several nodes, its death, machines without namespaces."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ import pytest
 
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
-from eldr_kube.servers import ENDPOINT
 from tests.support.processes import wait_for
 from tests.support.space import (
     STAY,
@@ -33,10 +30,6 @@ from tests.support.space import (
 )
 
 pytestmark = pytest.mark.kube
-
-# setpriv looks its command up with root's rights still; env does so without them.
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env")
-PACKAGE = Path(__file__).parents[2] / "hack" / "kube"
 
 
 @pytest.fixture(scope="module")
@@ -149,83 +142,6 @@ def test_without_namespaces_paths_are_replaced_and_the_node_says_so(space: Space
     assert not marked(mark)
     space.cluster.stop_agent()
     space.cluster.start_agent()
-
-
-@pytest.fixture
-def unprivileged(own: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent of the same cluster that runs as nobody."""
-    if os.getuid() != 0:
-        pytest.skip("not root: the other tests have run as an ordinary user already")
-    python, environment = readable_python()
-    own.stop_agent()
-    home = Path(f"/var/tmp/eldr-kube-test-{uuid.uuid4().hex[:8]}")
-    home.mkdir(mode=0o755)
-    try:
-        plane = own.control_plane
-        own_certificate = plane.kubelet_certificate
-        sources = (plane.ca, own_certificate.certificate, own_certificate.key, own.bin / ENDPOINT)
-        ca, certificate, key, endpoint = (Path(shutil.copy(source, home)) for source in sources)
-        config = json.loads(own.kubeconfig.read_text())
-        config["clusters"][0]["cluster"]["certificate-authority"] = str(ca)
-        kubeconfig = home / "kubeconfig"
-        kubeconfig.write_text(json.dumps(config))
-        for path in (home, ca, certificate, key, endpoint, kubeconfig):
-            os.chown(path, 65534, 65534)
-        command = [*NOBODY, python, "-m", "eldr_kube.agent", "--nodes", "2"]
-        command += ["--kubeconfig", str(kubeconfig), "--state", str(home / "state")]
-        command += ["--endpoint", str(endpoint), "--certificate", str(certificate), "--key", str(key)]
-        log = tmp_path / "agent.log"
-        with log.open("wb") as output:
-            agent = subprocess.Popen(command, env=environment, cwd="/", stdout=output, stderr=output)
-        try:
-            wait_for(lambda: (home / "state" / "ready").exists() or agent.poll() is not None, "the agent", 60)
-            assert agent.poll() is None, log.read_text()
-            yield agent
-        finally:
-            agent.kill()
-            agent.wait()
-    finally:
-        shutil.rmtree(home)
-        own.start_agent()
-
-
-def readable_python() -> tuple[str, dict[str, str]]:
-    """An interpreter that nobody may run, with this environment's packages."""
-    packages = os.pathsep.join([str(PACKAGE), sysconfig.get_path("purelib")])
-    environment = {"PYTHONPATH": packages, "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
-    version = f"python3.{sys.version_info.minor}"
-    for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        trial = [*NOBODY, python, "-c", "import eldr_kube.agent.agent"]
-        done = subprocess.run(trial, env=environment, cwd="/", capture_output=True, check=False)
-        if done.returncode == 0:
-            return python, environment
-    pytest.skip("no Python here that an ordinary user may run: this environment lies in root's home")
-
-
-def test_ordinary_user_gets_the_same(space: Space, unprivileged: subprocess.Popen[bytes]):
-    node = space.get("/api/v1/nodes/local-0")
-    assert node is not None
-    if "forbids namespaces" in json.dumps(node["status"]["conditions"]):
-        pytest.skip("this machine forbids user namespaces")
-    mark = uuid.uuid4().hex
-    probe = {"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1}
-    script = f"cat /etc/eldr-config/value; setsid sleep 1000 & touch /shared/ready; echo done; {STAY}"
-    main = container(script, env=[{"name": "MARK", "value": mark}], readinessProbe=probe)
-    main["volumeMounts"] = [
-        {"name": "config", "mountPath": "/etc/eldr-config"},
-        {"name": "shared", "mountPath": "/shared"},
-    ]
-    volumes = [{"name": "config", "configMap": {"name": "c"}}, {"name": "shared", "emptyDir": {}}]
-    space.apply(config_map("c", value="shown\n"), pod("rootless", main, volumes=volumes))
-    space.wait_ready("rootless")
-    assert space.wait_log("rootless", "done") == "shown\ndone\n"
-    space.apply(engine_like("engine"))
-    assert space.wait_log("engine", "done") == "plugin 42 shared 7 blocks 1\nfrozen\ndone\n"
-    token = space.kubectl("get", "pod", "rootless", "-o", "jsonpath={.spec.volumes[2].projected}")
-    assert "serviceAccountToken" in token
-    unprivileged.kill()
-    unprivileged.wait()
-    wait_for(lambda: not marked(mark), "every process to end with the agent", 60)
 
 
 def test_killed_cluster_leaves_nothing(tmp_path: Path):

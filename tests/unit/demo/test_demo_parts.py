@@ -57,18 +57,6 @@ def test_an_answer_that_is_no_complete_stream_is_an_error(status, received, name
         read_stream(status, received)
 
 
-def test_fits_and_measurements_get_different_records_of_the_same_kinds():
-    engines = SimulatedEngines(measure=5.0)
-    assert engines.settings.measure == 5.0
-    rng = np.random.default_rng(0)
-    drawn = {
-        logged: {engines.workload("w", "first", logged=logged).draw(rng, 0).text for _ in range(500)}
-        for logged in (False, True)
-    }
-    assert len(drawn[True]) > 50
-    assert not drawn[True] & drawn[False]
-
-
 def test_totals_come_from_the_engines_own_metrics():
     metrics = EngineMetrics("m", 64)
     for batch, active in ((3, 10.0), (5, 14.0)):
@@ -88,30 +76,6 @@ def sampler():
     made = Sampler(list)
     made.samples = [(float(t), Totals(10.0 * t, 300.0 * t, 160.0 * t, seen=3200.0 * t)) for t in range(60)]
     return made
-
-
-@pytest.mark.costly
-def test_active_experts_are_compared_with_random_batches_of_the_same_sizes():
-    """Against brute force: two kinds of request, each with two experts of its own, one expert per token."""
-    rng = np.random.default_rng(0)
-
-    def run(kinds, sizes):
-        total = Totals()
-        for kind, size in zip(kinds, sizes, strict=True):
-            kind_of_each = rng.integers(0, 2, size) if kind is None else np.full(size, kind)
-            chosen = np.bincount(2 * kind_of_each + rng.integers(0, 2, size), minlength=4).astype(float)[None]
-            bucket = np.searchsorted(BATCH_BUCKETS, size)
-            batches = np.eye(len(BATCH_BUCKETS))[bucket]
-            total += Totals(1, float(np.count_nonzero(chosen)), size, batches, chosen, size)
-        return total
-
-    n = 8000
-    steady, changing = np.full(n, 6), rng.choice([1, 3, 6, 35], n)
-    assert run([None] * n, steady).against_random == pytest.approx(0, abs=0.01)
-    assert run([None] * n, changing).against_random == pytest.approx(0, abs=0.01)
-    expected = 2 * (1 - 0.5**6) / (4 * (1 - 0.75**6)) - 1
-    assert run(rng.integers(0, 2, n), steady).against_random == pytest.approx(expected, abs=0.01)
-    assert math.isnan(Totals().against_random)
 
 
 async def test_every_activation_record_is_read_once():

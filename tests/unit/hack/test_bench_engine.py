@@ -2,7 +2,6 @@
 
 import pytest
 
-from eldr_bench.engine import aim
 from eldr_bench.engine_child import Proof, Work
 from eldr_bench.proof import Unproven
 
@@ -76,17 +75,3 @@ def test_an_engine_that_did_otherwise_is_told(role, counting, wrong, why):
 def test_an_engine_without_the_plugin_is_not_the_one_with_it():
     with pytest.raises(Unproven, match="connector"):
         Proof("kv_producer", counting=True).begin({"connector": False})
-
-
-@pytest.mark.parametrize(
-    ("added", "wide", "said"),
-    [
-        (0.5, 1.0, "met"),
-        (-3.0, 1.0, "met"),
-        (1.0, 13.0, "includes 0"),
-        (3.0, 1.0, "missed"),
-        (1.5, 1.0, "missed"),
-    ],
-)
-def test_an_interval_meets_the_aim_only_if_it_ends_below_it(added, wide, said):
-    assert aim(added, wide) == said

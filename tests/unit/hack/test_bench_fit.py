@@ -37,9 +37,3 @@ def test_a_fit_that_left_something_out_is_told(fitted, change, why):
     samples, result = fitted
     with pytest.raises(Unproven, match=why):
         fit.prove(samples, replace(result, **change(result)), 4)
-
-
-def test_a_process_that_held_more_than_its_records_is_told(monkeypatch):
-    monkeypatch.setattr(fit, "OTHERS", 1)
-    with pytest.raises(Unproven, match="MiB before it fits"):
-        fit.case(16, 2, 1, None)

@@ -41,16 +41,6 @@ def test_a_share_is_another_process_s_when_its_owner_has_ended(monkeypatch):
     Ports().close()
 
 
-def test_rows_pass_over_ports_in_use_and_what_was_given_comes_round_last(mine, monkeypatch):
-    busy: set[int] = set()
-    monkeypatch.setattr(ports, "_free", lambda first, number: busy.isdisjoint(range(first, first + number)))
-    first = mine.take(4)
-    busy.add(first + 6)
-    assert [mine.take(2), mine.take(2), mine.take(1)] == [first + 4, first + 7, first + 9]
-    assert [mine.take(1) for _ in range(190)] == list(range(first + 10, first + 200))
-    assert mine.take(2) == first
-
-
 def test_that_none_is_free_is_an_error(mine):
     with ExitStack() as stack, pytest.raises(OSError, match="no 1 free ports in a row"):
         while True:
