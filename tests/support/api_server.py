@@ -2,11 +2,12 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 import yaml
 
 
@@ -63,6 +64,18 @@ def answering(
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def knowing(answers: Mapping[str, tuple[int, str]], folder: Path) -> Iterator[list[tuple[str, object]]]:
+    """Serve these answers by path, 404 for any other one; KUBECONFIG leads there while the block runs."""
+    missing, config = (404, '{"kind": "Status", "message": "not found"}'), folder / "config"
+    with (
+        answering(lambda path: answers.get(path, missing), config) as taken,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("KUBECONFIG", str(config))
+        yield taken
 
 
 def as_json(found: object) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from eldr import contract
 from eldr.compare.cluster import Target
 from eldr.compare.figures import Totals
 from eldr.kubeconfig import ApiServer, ClusterError
-from tests.support.api_server import answering, as_json
+from tests.support.api_server import as_json, knowing
 from tests.unit.compare.test_parts import ENGINE, ROUTER
 
 TEAM = "/api/v1/namespaces/team"
@@ -19,7 +19,7 @@ STATE = f"{TEAM}/pods/p:9100/proxy{contract.PATH_STATE}"
 
 
 @pytest.fixture
-def answers(tmp_path, monkeypatch):
+def answers(tmp_path):
     """One pod that is a router and an engine: the server that plays the API heeds no selectors."""
     pod = {"metadata": {"name": "p"}, "status": {"podIP": "10.0.0.7"}}
     token = base64.b64encode(b"secret").decode()
@@ -31,9 +31,7 @@ def answers(tmp_path, monkeypatch):
         ROUTER_PAGE: (200, ROUTER),
         STATE: as_json({"policy": "JSQ"}),
     }
-    missing = (404, '{"kind": "Status", "message": "not found"}')
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with answering(lambda path: found.get(path, missing), tmp_path / "config"):
+    with knowing(found, tmp_path):
         yield found
 
 

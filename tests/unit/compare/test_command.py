@@ -14,7 +14,7 @@ from eldr.compare.figures import Figures
 from eldr.compare.report import document, report
 from eldr.compare.run import Measured
 from eldr.status import hold
-from tests.support.api_server import answering, as_json
+from tests.support.api_server import as_json, knowing
 
 REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "compare.md").read_text()
 DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/x"
@@ -25,11 +25,9 @@ RESOURCE = {
 
 
 @pytest.fixture
-def answers(tmp_path, monkeypatch):
+def answers(tmp_path):
     found = {DEPLOYMENT: as_json(RESOURCE), "/api/v1/namespaces/team/pods": as_json({"items": []})}
-    missing = (404, '{"kind": "Status", "message": "not found"}')
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with answering(lambda path: found.get(path, missing), tmp_path / "config") as patches:
+    with knowing(found, tmp_path) as patches:
         found["patches"] = patches
         yield found
 

@@ -11,7 +11,7 @@ from eldr import contract
 from eldr.cli import main
 from eldr.doctor.cli import command
 from eldr.doctor.report import CHECKS, CONDITIONS, document, examine
-from tests.support.api_server import answering, as_json
+from tests.support.api_server import as_json, knowing
 from tests.unit.doctor import healthy
 
 DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/x"
@@ -30,7 +30,7 @@ def listed(*items):
 
 
 @pytest.fixture
-def answers(tmp_path, monkeypatch):
+def answers(tmp_path):
     """What the server answers, by path: a deployment that is well."""
     router = healthy.pod("prefill")
     router["status"]["podIP"] = "10.0.0.7"
@@ -47,9 +47,7 @@ def answers(tmp_path, monkeypatch):
         LEASE: as_json({"spec": healthy.LEASE["spec"] | {"renewTime": datetime.now(UTC).isoformat()}}),
         ROUTER: as_json({"data": []}),
     }
-    missing = (404, '{"kind": "Status", "message": "not found"}')
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with answering(lambda path: found.get(path, missing), tmp_path / "config") as patches:
+    with knowing(found, tmp_path) as patches:
         yield found
     assert patches == [], "it reads only"
 

@@ -9,7 +9,7 @@ from eldr import contract
 from eldr.cli import main
 from eldr.rollout import revisions
 from eldr.rollout.revisions import UndoError
-from tests.support.api_server import answering, as_json
+from tests.support.api_server import as_json, knowing
 
 DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/chat"
 REVISIONS = "/apis/apps/v1/namespaces/team/controllerrevisions"
@@ -125,12 +125,10 @@ def test_what_is_no_revision_of_ours(live):
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
+def server(tmp_path):
     """What the server answers, by path, and the patches that it was sent."""
     found = {DEPLOYMENT: as_json(deployment()), REVISIONS: as_json({"items": WORKED})}
-    missing = (404, '{"kind": "Status", "message": "not found"}')
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with answering(lambda path: found.get(path, missing), tmp_path / "config") as patches:
+    with knowing(found, tmp_path) as patches:
         yield found, patches
 
 
@@ -153,43 +151,28 @@ def test_status():
     ]
 
 
+GOES_ON = deployment(reason="RolloutInProgress")
+
+
 @pytest.mark.parametrize(
-    ("reason", "status", "code"),
+    ("looks", "code", "said"),
     [
-        ("RolloutComplete", "True", 0),
-        ("RolledBack", "False", 1),
-        ("ChildRefused", "False", 1),
-        ("RolloutPaused", "Unknown", 1),
-        ("RevisionHeld", "True", 0),
+        ([deployment(seen=3), GOES_ON, deployment()], 0, False),
+        ([GOES_ON, deployment(reason="RolledBack", status="False")], 1, True),
+        ([GOES_ON, deployment(reason="ChildRefused", status="False")], 1, True),
+        ([GOES_ON, deployment(reason="RolloutPaused", status="Unknown")], 1, True),
+        ([GOES_ON, deployment(reason="RevisionHeld")], 0, True),
+        ([deployment(DecodeReady="False"), deployment()], 0, False),
     ],
 )
-def test_status_waits_for_the_end(server, monkeypatch, reason, status, code):
+def test_status_waits_for_the_end(server, monkeypatch, looks, code, said):
     found, _ = server
-    seen = iter(
-        [deployment(seen=3), deployment(reason="RolloutInProgress"), deployment(reason=reason, status=status)]
-    )
-    found[DEPLOYMENT] = as_json(next(seen))
-
-    def slept(_):
-        found[DEPLOYMENT] = as_json(next(seen))
-
-    monkeypatch.setattr("eldr.rollout.cli.time.sleep", slept)
+    seen = map(as_json, looks)
+    found[DEPLOYMENT] = next(seen)
+    monkeypatch.setattr("eldr.rollout.cli.time.sleep", lambda _: found.update({DEPLOYMENT: next(seen)}))
     shown = run("status", "chat", "--wait", code=code)
     assert next(seen, None) is None
-    assert ("so it is" in shown) == (reason != "RolloutComplete")
-
-
-def test_status_waits_until_what_has_the_newest_template_is_ready(server, monkeypatch):
-    found, _ = server
-    seen = iter([deployment(DecodeReady="False"), deployment()])
-    found[DEPLOYMENT] = as_json(next(seen))
-
-    def slept(_):
-        found[DEPLOYMENT] = as_json(next(seen))
-
-    monkeypatch.setattr("eldr.rollout.cli.time.sleep", slept)
-    run("status", "chat", "--wait")
-    assert next(seen, None) is None
+    assert ("so it is" in shown) == said
 
 
 @pytest.mark.parametrize("path", [DEPLOYMENT, REVISIONS])
@@ -200,7 +183,7 @@ def test_waiting_goes_on_where_the_api_server_fails_for_a_moment(server, monkeyp
     seen = iter(
         [{path: answer, DEPLOYMENT: answer if path == DEPLOYMENT else as_json(deployment())}, {path: was}]
     )
-    found[DEPLOYMENT] = as_json(deployment(reason="RolloutInProgress"))
+    found[DEPLOYMENT] = as_json(GOES_ON)
     monkeypatch.setattr("eldr.rollout.cli.time.sleep", lambda _: found.update(next(seen)))
     assert "; tries again\n" in run("status", "chat", "--wait")
     assert next(seen, None) is None
@@ -209,7 +192,7 @@ def test_waiting_goes_on_where_the_api_server_fails_for_a_moment(server, monkeyp
 @pytest.mark.parametrize(("status", "timeout"), [(403, "60"), (503, "0.05")])
 def test_waiting_ends_with_what_does_not_pass_and_with_its_time(server, monkeypatch, status, timeout):
     found, _ = server
-    found[DEPLOYMENT] = as_json(deployment(reason="RolloutInProgress"))
+    found[DEPLOYMENT] = as_json(GOES_ON)
     monkeypatch.setattr("eldr.rollout.cli.time.sleep", lambda _: found.update({DEPLOYMENT: (status, "{}")}))
     run("status", "chat", "--wait", "--timeout", timeout, code=1)
 

@@ -12,7 +12,7 @@ from eldr.cli import main
 from eldr.status.cli import command
 from eldr.status.overview import document
 from eldr.status.tell import tell
-from tests.support.api_server import answering, as_json
+from tests.support.api_server import as_json, knowing
 from tests.unit.status import night
 
 PREFIX = f"/apis/{contract.API_VERSION}/namespaces/team"
@@ -21,16 +21,13 @@ REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "status.md").rea
 
 
 @pytest.fixture
-def answers(tmp_path, monkeypatch):
+def answers(tmp_path):
     """What the server answers, by path: status and body."""
     found = {
         DEPLOYMENT: as_json(night.deployment()),
         FITS: as_json({"items": night.fits()}),
     }
-
-    missing = (404, '{"kind": "Status", "message": "not found"}')
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with answering(lambda path: found.get(path, missing), tmp_path / "config"):
+    with knowing(found, tmp_path):
         yield found
 
 
