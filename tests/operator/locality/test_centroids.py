@@ -73,22 +73,6 @@ def test_bootstrap_once_there_are_enough_samples(world):
     assert [world.events().count(reason) for reason in told] == [1, 1, 1]
 
 
-def test_a_set_waits_for_every_ready_router(world):
-    world.up(prefill={"replicas": 2})
-    first, second = world.routers.values()
-    second.is_holding = True
-    world.fit("one")
-    digest = world.report("one")
-    world.condition("CentroidsActive", status="False", reason="Staging")
-    wait_for(lambda: world.routing["staged"], "staged", 60)
-    assert world.routing["staged"]["digest"] == digest
-    assert first.answer_state()["staged"]["digest"] == digest
-    assert world.routing["active"] is None
-    second.is_holding = False
-    world.until_active("one")
-    world.until(lambda: world.status["router"]["acks"] == "2/2", "acks")
-
-
 def test_after_the_timeout_it_goes_on_and_names_who_lacks_it(world):
     world.up(prefill={"replicas": 2}, centroids={"ackTimeoutSeconds": 1})
     (_, _), (name, silent) = world.routers.items()
@@ -201,30 +185,3 @@ def test_a_fit_waits_for_its_deployment(world):
     world.up()
     world.report("early")
     world.until_active("early")
-
-
-def test_history_limit_keeps_what_people_made(world):
-    world.up(refit={"historyLimit": 1})
-    for name in ("one", "two", "three"):
-        world.serve(name)
-    world.fit("four")
-    world.report("four", verdict="Rejected")
-    world.kube.until_condition(FIT, "four", "Succeeded", status="False")
-    world.patch(router={"tau": "0.21"})
-    wait_for(lambda: str(world.routing["tau"]) == "0.21", "another pass", 60)
-    assert len(world.kube.list(FIT)) == 4
-
-
-def test_another_number_of_decode_workers_gets_a_fit_of_its_own(world):
-    world.up(refit={"minSamples": 10})
-    world.router.samples = 10
-    world.report("x-bootstrap")
-    world.until_active("x-bootstrap")
-    world.patch(decode={"replicas": 3})
-    world.condition("CentroidsActive", status="True", reason="KMismatch")
-    world.fit("three")  # the operator makes one after half an hour
-    world.report("three", k=3)
-    world.until_active("three")
-    world.patch(decode={"replicas": 2})
-    world.serve("two")
-    assert len(world.kube.list(FIT)) == 3, "x-bootstrap was judged on the traffic of an earlier time"

@@ -147,16 +147,6 @@ def test_routers_with_another_token_are_asked_once_their_secret_may_be_read(worl
     )
 
 
-def test_a_rejected_first_fit_is_told_of(world):
-    world.up(refit={"minSamples": 10})
-    world.router.samples = 10
-    world.report("x-bootstrap", verdict="Rejected", reason="NoGain")
-    world.until(
-        lambda: "EldrFit x-bootstrap ended Rejected" in world.condition("CentroidsActive")["message"],
-        "why there is no set",
-    )
-
-
 def test_a_fit_of_another_deployment_with_our_name_is_gone_round(operator, world):
     other = World(world.kube, "y")
     world.fit("x-bootstrap")  # while x does not exist

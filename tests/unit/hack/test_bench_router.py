@@ -1,7 +1,6 @@
 """The router benchmark gives no figures for routers or engines that did otherwise than its rows name."""
 
 import asyncio
-import json
 from collections import Counter
 from contextlib import nullcontext
 
@@ -10,7 +9,6 @@ import pytest
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_bench import candidates, load, router
 from eldr_bench.candidates import Candidate, series
-from eldr_bench.mocks import Mock, Served
 from eldr_bench.proof import Unproven
 
 
@@ -54,34 +52,6 @@ def test_a_router_that_did_otherwise_is_told(policy, wrong, why):
         candidate(policy).prove(wrong)
 
 
-class Transport:
-    def __init__(self):
-        self.written = b""
-
-    def write(self, data):
-        self.written += data
-
-
-def ask(mock, body, path="/v1/completions", method="POST"):
-    transport = Transport()
-    mock.connection_made(transport)
-    mock.data_received(f"{method} {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-    return json.loads(transport.written.partition(b"\r\n\r\n")[2])
-
-
-def test_engines_tell_what_they_served():
-    served = Served(2, 4)
-    prefill, decode = (Mock(served, prefill=first) for first in (True, False))
-    signed = [ask(prefill, b"{}")["kv_transfer_params"] for _ in range(2)]
-    assert signed[0]["eldr"] != signed[1]["eldr"]
-    ask(prefill, b"", "/signed/0", "GET")
-    bare = ask(prefill, b"{}")["kv_transfer_params"]
-    assert "eldr" not in bare
-    ask(decode, b"{}")
-    ask(decode, json.dumps({"kv_transfer_params": bare}).encode())
-    assert ask(decode, b"", "/served", "GET") == {"prefill": 3, "signed": 2, "decode": 2, "pulled": 1}
-
-
 WHOLE = {"prefill": 7, "signed": 7, "decode": 7, "pulled": 7}
 
 
@@ -123,10 +93,3 @@ async def test_a_stream_that_ends_badly_is_told(data, why):
     async with server:
         with pytest.raises(Unproven, match=why):
             await load.listen(load.Target(port), 0, 2)
-
-
-async def test_a_request_that_fails_is_told():
-    server, port = await answering(b"HTTP/1.1 503 No\r\n\r\n")
-    async with server:
-        with pytest.raises(Unproven, match="503"):
-            await load.ask(load.Target(port), range(1))
