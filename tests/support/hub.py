@@ -29,7 +29,7 @@ _REVISIONS = {"main", "v1", COMMIT}
 
 
 class Hub:
-    """What it serves, and what it was asked.
+    """What it serves.
 
     Parameters
     ----------
@@ -40,11 +40,9 @@ class Hub:
     def __init__(self, token: str = "") -> None:
         self.token = token
         self.url = ""
-        self.asked: list[str] = []
 
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body."""
-        self.asked.append(path)
         if not path.startswith((f"/api/models/{MODEL}", f"/{MODEL}/")):
             return _refused(404, "RepoNotFound", "Repository not found")
         if self.token and authorization != f"Bearer {self.token}":

@@ -72,8 +72,6 @@ class Report:
     disturbances: Counter[str] = field(default_factory=Counter)
     growths: list[Growth] = field(default_factory=list)
     files: list[tuple[int, int, int]] = field(default_factory=list)
-    counters: dict[str, float] = field(default_factory=dict)
-    first_bytes: list[float] = field(default_factory=list)
     is_compiled: bool = False
 
 
@@ -137,8 +135,6 @@ async def _run(round_: Round, stage: Stage) -> Report:
         report.outcomes[record.manner, verdict.outcome] += 1
         if verdict.problem:
             suspects.append((record, verdict))
-        elif verdict.outcome == "ok" and record.first and record.manner == "plain":
-            report.first_bytes.append(record.first)
 
     def lacking() -> list[str]:
         expect_none = ("stall", "leave")
@@ -169,10 +165,7 @@ async def _run(round_: Round, stage: Stage) -> Report:
         report.files.append((files_before[index], max(s.files for s in own), after.files))
         if grown.problem:
             report.faults.append(Fault(f"router{index}: {grown.problem}"))
-        state = await asyncio.to_thread(stage.routers[index].state)
-        report.is_compiled = state["compiled"]
-        for name, value in state["counters"].items():
-            report.counters[name] = report.counters.get(name, 0.0) + value
+        report.is_compiled = (await asyncio.to_thread(stage.routers[index].state))["compiled"]
     report.faults += [_fault(stage, director.windows, *suspect) for suspect in suspects[:_SHOWN]]
     report.faults += [Fault(f"{v.outcome}: {r.ask.name}") for r, v in suspects[_SHOWN:]]
     report.faults += [

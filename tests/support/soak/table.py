@@ -33,14 +33,4 @@ def table(report: Report) -> str:
         sizes = ", ".join(f"{size / MEBI:.1f}" for size in (grown.early, grown.late, grown.peak))
         lines.append(f"| router{index}: memory early, late, peak, MiB | {sizes} |")
         lines.append(f"| router{index}: open files before, most, after | {before}, {most}, {after} |")
-    first = sorted(report.first_bytes)
-    if first:
-        shown = ", ".join(f"{first[int(q * (len(first) - 1))]:.3f}" for q in (0.5, 0.9, 0.99, 1.0))
-        lines.append(f"| seconds to the first byte, plain clients: p50, p90, p99, most | {shown} |")
-    shown = ("retries", "expired_results", "broken_streams", "freed_results", "whole")
-    lines += [
-        f"| `{name}` | {value:.0f} |"
-        for name, value in sorted(report.counters.items())
-        if name.startswith(tuple(f"eldr_router_{part}_total" for part in shown))
-    ]
     return "\n".join(lines)
