@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from eldr import contract
 from eldr_demo.arrivals import Poisson
 from eldr_kube.cluster import Cluster
-from tests.e2e.conftest import CHART, NAME, SPEED, System, failed, traffic, until
+from tests.e2e.conftest import NAME, SPEED, System, failed, traffic, until
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
@@ -140,33 +140,6 @@ async def test_one_role_is_replaced_before_the_other(full: System):
     assert len(witness.keys) == 2
 
 
-async def test_engines_that_do_not_start_go_back_by_themselves(full: System):
-    before = {role: full.get("eldr")["status"][role]["revision"] for role in ("prefill", "decode")}
-
-    def broken(system: System) -> None:
-        deadline = {"rollout": {"progressDeadlineSeconds": 20}}
-        args = {"args": [*ARGS, "--kv-key=broken", "--no-such-option"]}
-        spec = {"engine": args, "prefill": deadline, "decode": deadline}
-        system.kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": spec})
-        wait_for(lambda: is_back(system), "both roles to go back", 300, lambda: system.get("eldr")["status"])
-
-    def is_back(system: System) -> bool:
-        status = system.get("eldr")["status"]
-        roles = [status[role] for role in before]
-        return (
-            system.condition("eldr", NAME, "Progressing").get("reason") == "RolledBack"
-            and {role: status[role]["revision"] for role in before} == before
-            and all(role["ready"] == role["desired"] for role in roles)
-            and all(len(system.pods(role)) == 2 for role in before)
-        )
-
-    witness = await under_traffic(full, broken)
-    assert len(witness.keys) == 2
-    usual = {"rollout": {"progressDeadlineSeconds": None}}
-    patch({"engine": {"args": ARGS}, "prefill": usual, "decode": usual})(full)
-    assert {role: full.get("eldr")["status"][role]["revision"] for role in before} == before
-
-
 async def test_a_node_is_drained(full: System):
     def drained(system: System) -> None:
         node = system.pods(contract.ROLE_DECODE)[0]["spec"]["nodeName"]
@@ -177,22 +150,3 @@ async def test_a_node_is_drained(full: System):
         wait_for(lambda: settled(system), "Ready again", 300, lambda: system.get("eldr")["status"])
 
     await under_traffic(full, drained)
-
-
-async def test_an_upgrade_of_the_operator_touches_no_pod(full: System):
-    def seen(system: System) -> dict[str, Any]:
-        workloads = (
-            system.kube.get("Deployment", f"{NAME}-prefill"),
-            system.kube.get("StatefulSet", f"{NAME}-decode"),
-        )
-        found = (*workloads, *system.engines())
-        return {one["metadata"]["uid"]: one["metadata"].get("generation") for one in found}
-
-    def upgraded(system: System) -> None:
-        options = "--reuse-values", "--set", "image.tag=next", "--wait", "--timeout", "180s"
-        system.cluster.helm("upgrade", "eldr", str(CHART), *options)
-        system.wait("UpdateAvailable", status="True", text="eldr:next")
-
-    before = seen(full)
-    await under_traffic(full, upgraded)
-    assert seen(full) == before

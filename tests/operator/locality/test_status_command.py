@@ -82,18 +82,3 @@ def test_a_night_on_which_traffic_drifted_twice(world):
     assert "MESSAGE" in columns[0]
     assert told["fits"][0]["looks_back_to"] in drift
     assert "Better: saves" in drift
-
-
-def test_who_may_not_is_told_what_it_takes(world, tmp_path):
-    world.deploy()
-    world.kube.create("ServiceAccount", {"name": "nobody"})
-    path = world.kube.cluster.kubeconfig_of(world.kube.account_token("nobody"), tmp_path / "kubeconfig")
-    done = world.eldr("status", "x", kubeconfig=path)
-    assert done.exit_code == 1
-    said = " ".join(done.output.split())
-    assert "Forbidden: " in said
-    assert "takes get of eldrdeployments and list of eldrfits" in said
-    assert world.kube.namespace in said
-    missing = world.eldr("status", "nosuch")
-    assert missing.exit_code == 1
-    assert "NotFound: there is no EldrDeployment nosuch in namespace" in " ".join(missing.output.split())
