@@ -89,7 +89,7 @@ async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
             90,
             show=lambda: system.condition("ef", "first", "Succeeded"),
         )
-        wait_for(lambda: active(system) == "first", "activation", 60)
+        wait_for(lambda: active(system) == "first", "activation")
     check_policy(system, connections.seen)
     system.wait("CentroidsActive", status="True", reason="Active")
     assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("MarginalUnion", "first")}

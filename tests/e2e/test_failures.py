@@ -41,7 +41,7 @@ async def test_a_killed_decode_engine_costs_only_the_streams_it_had_started(syst
     victim = system.addresses(contract.ROLE_DECODE)[1]
 
     def event() -> None:
-        wait_for(lambda: streams(system, victim) >= 3, "the engine to have streams", 60)
+        wait_for(lambda: streams(system, victim) >= 3, "the engine to have streams")
         kill(victim, "decode")
 
     outcomes = await disturbed(system, event)
@@ -49,7 +49,7 @@ async def test_a_killed_decode_engine_costs_only_the_streams_it_had_started(syst
     assert errors, "the killed engine had streams"
     assert all(error.startswith("error event") for error in errors), errors
     assert len(errors) < len(outcomes) / 3
-    wait_for(system.idle, "in-flight counts back to zero", 60)
+    wait_for(system.idle, "in-flight counts back to zero")
 
 
 async def test_a_killed_router_costs_only_its_own_streams(system: System):
@@ -59,7 +59,7 @@ async def test_a_killed_router_costs_only_its_own_streams(system: System):
     assert errors, "the killed router had streams"
     assert not any("wrong tokens" in error for error in errors), errors
     assert len(errors) < len(outcomes) / 2
-    wait_for(system.idle, "in-flight counts back to zero", 60)
+    wait_for(system.idle, "in-flight counts back to zero")
 
 
 @pytest.mark.costly
@@ -87,7 +87,7 @@ async def test_a_stopped_router_costs_nothing_but_its_own_streams(system: System
     errors = [outcome.error for outcome in load.outcomes if outcome.error]
     assert not any("wrong tokens" in error for error in errors), errors
     assert len(errors) < len(load.outcomes) / 3
-    wait_for(system.idle, "in-flight counts back to zero", 60)
+    wait_for(system.idle, "in-flight counts back to zero")
 
 
 async def test_a_killed_prefill_engine_costs_no_wrong_token(system: System):
@@ -95,4 +95,4 @@ async def test_a_killed_prefill_engine_costs_no_wrong_token(system: System):
     outcomes = await disturbed(system, lambda: kill(victim, "prefill"))
     errors = [outcome.error for outcome in outcomes if outcome.error]
     assert errors == [], "prefill is retried elsewhere, pulled blocks are not needed any more"
-    wait_for(system.idle, "in-flight counts back to zero", 60)
+    wait_for(system.idle, "in-flight counts back to zero")

@@ -21,7 +21,6 @@ def patch(system: System, policy: str) -> None:
     wait_for(
         lambda: system.get("eldr")["status"]["router"].get("policyInEffect") == policy,
         f"policy {policy} in effect",
-        60,
     )
 
 
@@ -35,7 +34,7 @@ async def test_marginal_union_learns_the_step_time_and_survives_a_killed_engine(
             states = [state["locality"] for state in system.states()]
             return len(states) == len(routers) and all(s and s["tables"] == len(routers) - 1 for s in states)
 
-        await asyncio.to_thread(wait_for, told, "routers to know each other's experts", 60)
+        await asyncio.to_thread(wait_for, told, "routers to know each other's experts")
 
         def learned() -> bool:
             return {"expertSharePercent", "stepTime"} <= (
@@ -65,11 +64,11 @@ async def test_marginal_union_learns_the_step_time_and_survives_a_killed_engine(
     assert float(locality["stepTime"]["fixedMilliseconds"]) > 0
     assert float(locality["stepTime"]["microsecondsPerExpert"]) > 0
     assert locality["stepTime"]["windows"] >= 1
-    wait_for(system.idle, "in-flight counts back to zero", 60)
+    wait_for(system.idle, "in-flight counts back to zero")
 
     def forgotten() -> bool:
         return all(not any(state["locality"]["active_experts"].values()) for state in system.states())
 
-    wait_for(forgotten, "no experts expected where nothing runs", 60)
+    wait_for(forgotten, "no experts expected where nothing runs")
     patch(system, "JSQ")
     assert all(state["locality"] is None for state in system.states())

@@ -51,7 +51,7 @@ def space(own: Cluster) -> Iterator[Space]:
         yield opened
     own.kubectl("delete", "namespace", name, "--wait=false")
     if own.agent.poll() is None:
-        wait_for(lambda: not opened_pods(own, name), "pods to end", 60)
+        wait_for(lambda: not opened_pods(own, name), "pods to end")
 
 
 def opened_pods(cluster: Cluster, namespace: str) -> str:
@@ -74,7 +74,7 @@ def test_pods_spread_over_nodes_with_gpus_and_addresses_of_their_own(space: Spac
     main = container(script, env=env, resources={"limits": {"amd.com/gpu": 8}})
     main["readinessProbe"] = {"tcpSocket": {"port": 8100}, "periodSeconds": 1}
     space.apply(pod("one", main), pod("two", main), pod("three", main))
-    wait_for(lambda: sum(is_ready(item) for item in space.pods()) == 2, "two ready pods", 60)
+    wait_for(lambda: sum(is_ready(item) for item in space.pods()) == 2, "two ready pods")
     placed = [item for item in space.pods() if item["status"].get("podIP")]
     assert len({item["spec"]["nodeName"] for item in placed}) == 2
     assert len({item["status"]["podIP"] for item in placed}) == 2
@@ -93,12 +93,12 @@ def test_killed_agent_leaves_nothing_and_the_next_one_goes_on(space: Space):
     space.apply(pod("stays", main, volumes=volumes), pod("once", once, restartPolicy="Never"))
     space.wait_ready("stays")
     space.wait_ready("once")
-    wait_for(lambda: len(marked(mark)) >= 3, "the grandchild", 60)
+    wait_for(lambda: len(marked(mark)) >= 3, "the grandchild")
     cluster = space.cluster
     port = kubelet_port(space)
     cluster.agent.send_signal(signal.SIGKILL)
     cluster.agent.wait()
-    wait_for(lambda: not marked(mark), "every process to end with the agent", 60)
+    wait_for(lambda: not marked(mark), "every process to end with the agent")
     assert str(cluster.data) not in Path("/proc/self/mountinfo").read_text()
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         pass
@@ -109,7 +109,7 @@ def test_killed_agent_leaves_nothing_and_the_next_one_goes_on(space: Space):
     assert container_status(found)["lastState"]["terminated"]["exitCode"] == 137
     space.wait_pod("once", lambda p: p["status"]["phase"] == "Failed", "Failed: it must not run twice")
     cluster.stop_agent()
-    wait_for(lambda: not marked(mark), "every process to end with the agent", 60)
+    wait_for(lambda: not marked(mark), "every process to end with the agent")
     assert not (cluster.data / "agent").exists()
     cluster.start_agent()
 
@@ -162,4 +162,4 @@ def test_killed_cluster_leaves_nothing(tmp_path: Path):
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not marked(mark), "every process to end with its parent", 60)
+    wait_for(lambda: not marked(mark), "every process to end with its parent")

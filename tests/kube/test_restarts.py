@@ -100,7 +100,7 @@ def job(name: str, main: dict, **spec: object) -> dict:
 def test_job_succeeds_and_its_sidecar_ends(space: Space):
     sidecar = container(STAY, "sidecar", restartPolicy="Always")
     space.apply(job("good", container("echo worked"), initContainers=[sidecar]))
-    wait_for(lambda: (space.job("good") or {}).get("status", {}).get("succeeded") == 1, "the job", 60)
+    wait_for(lambda: (space.job("good") or {}).get("status", {}).get("succeeded") == 1, "the job")
     (found,) = space.pods("job-name=good")
     assert found["status"]["phase"] == "Succeeded"
     assert container_status(found, "sidecar")["state"]["terminated"]["exitCode"] == 0

@@ -33,8 +33,8 @@ class FitRun:
     def __init__(self, world: World, name: str, folder: Path, attempt: int = 1) -> None:
         self.world, self.name = world, name
         kube = world.kube
-        wait_for(lambda: kube.find("Job", name), f"Job {name}", 60)
-        pods = wait_for(lambda: self._pods(attempt), f"pod {attempt} of Job {name}", 60)
+        wait_for(lambda: kube.find("Job", name), f"Job {name}")
+        pods = wait_for(lambda: self._pods(attempt), f"pod {attempt} of Job {name}")
         self.pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
         spec = kube.get("Job", name)["spec"]["template"]["spec"]
         (container,) = spec["containers"]

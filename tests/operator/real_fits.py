@@ -17,7 +17,7 @@ def detected(world, **wanted):
 
 
 def verdict(world, name):
-    wait_for(lambda: world.kube.condition(FIT, name, "Succeeded").get("status") != "Unknown", name, 60)
+    wait_for(lambda: world.kube.condition(FIT, name, "Succeeded").get("status") != "Unknown", name)
     return world.kube.condition(FIT, name, "Succeeded")
 
 

@@ -66,7 +66,7 @@ def test_a_kind_that_may_not_be_listed_keeps_nothing_else(operator, world, kind,
         assert (status, text.splitlines()[0].split(":")[0]) == (503, f"{plural} in all namespaces")
         assert f'eldr_operator_blind{{kind="{kind}",namespace=""}} 1.0' in operator.metrics()
         assert operator.is_healthy()
-    wait_for(lambda: world.kube.find(kind, name), "what was left out", 60)
+    wait_for(lambda: world.kube.find(kind, name), "what was left out")
     world.condition("ConfigValid", status="True")
     assert "eldr_operator_blind{" not in operator.metrics()
 
@@ -130,7 +130,7 @@ def test_resources_that_are_gone_and_come_back_need_no_restart(operator, kube):
     kept = {key: kept[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": made}
     operator.cluster.kubectl("create", "-f", "-", stdin=json.dumps(kept))
     wait_for(lambda: operator.asked("/readyz")[0] == 200, "ready", 90, operator.said)
-    wait_for(lambda: _is_served(kube), "the resource is served", 60)
+    wait_for(lambda: _is_served(kube), "the resource is served")
     before = operator.passes()
     world.serve("one")
     world.close()

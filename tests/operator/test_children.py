@@ -81,7 +81,7 @@ def test_a_deployment_made_anew_has_its_secret_at_once(world: World):
         for found in world.kube.list(kind):
             with contextlib.suppress(Refused):  # the collector was faster
                 world.kube.delete(kind, found["metadata"]["name"])
-    wait_for(lambda: world.kube.list("StatefulSet") == [], "nothing left", 60)
+    wait_for(lambda: world.kube.list("StatefulSet") == [], "nothing left")
     world.deploy()
     found = world.until(lambda: world.kube.find("Secret", name), "its Secret", 15)
     assert found["metadata"]["uid"] != first

@@ -80,7 +80,7 @@ def served(world) -> Iterator[World]:
         except OSError:
             return None
 
-    server = wait_for(engine, "the port of engines", 60)
+    server = wait_for(engine, "the port of engines")
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     serving.start()
     world.router_kind = Told

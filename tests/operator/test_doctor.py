@@ -60,7 +60,7 @@ def test_several_faults_are_found_at_once(world, node):
     ns = world.kube.namespace
     world.kube.request("POST", f"/api/v1/namespaces/{ns}/resourcequotas", quota)
     counted = f"/api/v1/namespaces/{ns}/resourcequotas/small"
-    wait_for(lambda: world.kube.request("GET", counted).get("status", {}).get("used"), "a quota in force", 60)
+    wait_for(lambda: world.kube.request("GET", counted).get("status", {}).get("used"), "a quota in force")
 
     def variable(name: str, secret: str) -> dict[str, Any]:
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}}
@@ -73,7 +73,7 @@ def test_several_faults_are_found_at_once(world, node):
     world.kube.merge(contract.KIND_DEPLOYMENT, world.name, {"spec": {"networkPolicy": "Disabled"}})
     deny = {"podSelector": {}, "policyTypes": ["Ingress"]}
     create("NetworkPolicy", {"name": "deny"}, spec=deny)
-    pod = world.kube.until(lambda: _pod(world, "prefill"), "a prefill pod", 60)
+    pod = world.kube.until(lambda: _pod(world, "prefill"), "a prefill pod")
     cannot = {"reason": "ErrImagePull", "message": "manifest unknown"}
     image = pod["spec"]["containers"][0]["image"]
     status = {"name": "engine", "image": image, "imageID": "", "restartCount": 0, "ready": False}

@@ -64,7 +64,7 @@ def test_what_others_change_of_ours_is_restored_and_told(operator, world, comman
 
     wait_for(is_restored, "what it was", 60, lambda: world.kube.get(kind, name))
     if told:
-        wait_for(lambda: events(world), "an event", 60)
+        wait_for(lambda: events(world), "an event")
     else:
         passes = operator.passes()
         wait_for(lambda: operator.passes() >= passes + 4, "four looks at it", 90)
@@ -88,7 +88,7 @@ def test_what_others_add_is_theirs(operator, world, command):
     world.kube.kubectl(*command)
     before, generation = pod(world), workload(world)["metadata"]["generation"]
     world.patch(prefill={"replicas": 2})  # what is ours is still written
-    wait_for(lambda: workload(world)["spec"]["replicas"] == 2, "scaled", 60)
+    wait_for(lambda: workload(world)["spec"]["replicas"] == 2, "scaled")
     passes = operator.passes()
     wait_for(lambda: operator.passes() >= passes + 4, "four looks at it", 90)
     assert pod(world) == before
@@ -179,12 +179,12 @@ def test_what_admission_makes_of_our_own_requests_stays(policy, world):
         world.kube.delete("Deployment", "probe")
         return made["spec"]["template"]["spec"].get(policy) is True
 
-    wait_for(is_in_force, "the policy", 60)
+    wait_for(is_in_force, "the policy")
     world.up()
     before = pod(world)
     assert before[policy] is True
     world.kube.kubectl("set", "image", "deployment/x-prefill", "engine=spy")
-    wait_for(lambda: events(world), "an event", 60)
+    wait_for(lambda: events(world), "an event")
     wait_for(lambda: pod(world) == before, "what it was", 60, lambda: pod(world))
     assert policy not in events(world)[0]
     assert len(events(world)) == 1

@@ -111,7 +111,7 @@ def test_installed_by_helm_it_reconciles_and_passes_its_test(cluster, namespace)
         cluster.helm("uninstall", "eldr", "--namespace", namespace, "--wait")
         assert kube.get(KIND, "x"), "an uninstalled operator takes nothing with it"
         kube.delete(KIND, "x")
-        wait_for(lambda: not kube.list("StatefulSet"), "children gone", 60)
+        wait_for(lambda: not kube.list("StatefulSet"), "children gone")
 
 
 def owners(cluster):

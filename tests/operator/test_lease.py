@@ -30,7 +30,7 @@ class Pair:
     def roles(self) -> tuple[str, str]:
         """Return the name of the one that acts, and of the one that waits."""
         held = lambda: [name for name, one in self._made.items() if holds(one)]  # noqa: E731
-        wait_for(lambda: len(held()) == 1, "one of them to act", 60)
+        wait_for(lambda: len(held()) == 1, "one of them to act")
         (acts,) = held()
         (waits,) = self._made.keys() - {acts}
         return acts, waits
@@ -151,7 +151,7 @@ def test_an_api_server_that_is_away_restarts_nobody(pair, world, tmp_path):
         )
         unreachable = lambda: third.asked("/readyz")  # noqa: E731
         wait_for(lambda: "no answer from the API server" in unreachable()[1], "it to be told", 30, third.said)
-        wait_for(lambda: not any(holds(pair[name]) for name in ("first", "second")), "nobody to act", 60)
+        wait_for(lambda: not any(holds(pair[name]) for name in ("first", "second")), "nobody to act")
         for one in (pair["first"], pair["second"], third):
             assert one.asked("/healthz")[0] == 200
     try:

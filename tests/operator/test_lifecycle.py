@@ -62,9 +62,9 @@ def test_a_network_policy_comes_and_goes_with_its_field(world):
     assert len(made["ingress"]) == 2, "this operator runs outside the cluster"
     generations = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
     world.patch(networkPolicy="Disabled")
-    wait_for(lambda: world.kube.find("NetworkPolicy", "x") is None, "no policy", 60)
+    wait_for(lambda: world.kube.find("NetworkPolicy", "x") is None, "no policy")
     world.patch(networkPolicy="Enabled")
-    wait_for(lambda: world.kube.find("NetworkPolicy", "x"), "a policy again", 60)
+    wait_for(lambda: world.kube.find("NetworkPolicy", "x"), "a policy again")
     assert {pod["metadata"]["uid"] for pod in world.kube.list("Pod")} == generations
 
 
@@ -82,7 +82,7 @@ def test_hot_settings_change_without_a_restart(world):
         },
         signatures={"samplePercent": 50},
     )
-    wait_for(lambda: world.routing["tau"] == 0.25, "tau", 60)
+    wait_for(lambda: world.routing["tau"] == 0.25, "tau")
     wanted = {
         "policy": "JSQ",
         "domains": [{"name": "code", "share": 1}, {"name": "law", "share": 3}],
@@ -103,10 +103,10 @@ def test_hot_settings_change_without_a_restart(world):
 def test_decode_engines_are_scaled_by_their_scaler(world):
     world.up()
     world.kube.kubectl("scale", "eldrscaler/x-decode", "--replicas=3")
-    wait_for(lambda: world.routing["slots"] == 3, "three slots", 60)
+    wait_for(lambda: world.routing["slots"] == 3, "three slots")
     world.condition("DecodeReady", status="False")
     world.make_ready()
-    scale = wait_for(lambda: scale_of(world, "x-decode", 3), "three exist", 60)
+    scale = wait_for(lambda: scale_of(world, "x-decode", 3), "three exist")
     pods = world.kube.list("Pod", scale["status"]["selector"])
     assert sorted(pod["metadata"]["name"] for pod in pods) == ["x-decode-0", "x-decode-1", "x-decode-2"]
     assert [pod["metadata"]["labels"][contract.LABEL_STATEFULSET_INDEX] for pod in pods] == ["0", "1", "2"]
@@ -122,13 +122,13 @@ def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_a
 
     world.up()
     world.patch(prefill={"replicas": 2})
-    wait_for(lambda: replicas() == 2, "as the spec says", 60)
+    wait_for(lambda: replicas() == 2, "as the spec says")
     world.kube.kubectl("scale", "eldrscaler/x-prefill", "--replicas=3")
-    wait_for(lambda: replicas() == 3, "as the scaler says", 60)
-    wait_for(lambda: world.status["prefill"].get("scaledBy") == "kubectl", "who has set it", 60)
+    wait_for(lambda: replicas() == 3, "as the scaler says")
+    wait_for(lambda: world.status["prefill"].get("scaledBy") == "kubectl", "who has set it")
     world.patch(prefill={"replicas": 1, "drainSeconds": 5})
     generation = world.kube.get(KIND, "x")["metadata"]["generation"]
-    wait_for(lambda: world.status["observedGeneration"] == generation, "the spec seen", 60)
+    wait_for(lambda: world.status["observedGeneration"] == generation, "the spec seen")
     assert replicas() == 3
     assert world.kube.get(SCALER, "x-prefill")["spec"]["replicas"] == 3
     before = world.kube.get(SCALER, "x-prefill")
@@ -138,14 +138,14 @@ def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_they_a
         found = world.kube.find(SCALER, "x-prefill")
         return found if found and found["metadata"]["uid"] != before["metadata"]["uid"] else None
 
-    assert wait_for(made_again, "made again", 60)["spec"]["replicas"] == 3, "what runs stays"
+    assert wait_for(made_again, "made again")["spec"]["replicas"] == 3, "what runs stays"
     world.patch(prefill={"drainSeconds": 6})
-    wait_for(lambda: world.status["observedGeneration"] == generation + 1, "another pass", 60)
+    wait_for(lambda: world.status["observedGeneration"] == generation + 1, "another pass")
     assert (replicas(), world.status["prefill"]["scaledBy"]) == (3, "kubectl")
     annotation = f"{contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK}"
     world.kube.kubectl("annotate", "eldrscaler/x-prefill", annotation, "--overwrite")
-    wait_for(lambda: replicas() == 1, "as the spec says", 60)
-    wait_for(lambda: "scaledBy" not in world.status["prefill"], "nobody else has set it", 60)
+    wait_for(lambda: replicas() == 1, "as the spec says")
+    wait_for(lambda: "scaledBy" not in world.status["prefill"], "nobody else has set it")
     assert world.kube.get(SCALER, "x-prefill")["spec"]["replicas"] == 1
 
 
@@ -169,7 +169,7 @@ def test_routers_move_into_a_deployment_and_back(world):
         spec = world.template("prefill")["spec"]
         return "initContainers" in spec and world.status["observedGeneration"] == 3
 
-    wait_for(asked, "routers beside prefill engines", 60)
+    wait_for(asked, "routers beside prefill engines")
     assert "x-router" in children(world)["Deployment"], "clients need them until the others are ready"
     world.make_ready()
     wait_for(
@@ -201,7 +201,7 @@ def test_a_maintenance_window_that_cannot_be_used_is_told_at_once(world):
         "spec.refit.drift.maintenanceWindow.timeZone: 'Mars/Olympus'",
     ):
         assert part in condition["message"]
-    wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule goes on", 60)
+    wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule goes on")
     world.patch(
         refit={"drift": {"maintenanceWindow": {"schedule": "0 1 * * *", "timeZone": "Europe/Berlin"}}}
     )
@@ -225,7 +225,7 @@ def test_what_the_api_server_cannot_check_is_a_condition_and_the_rest_goes_on(wo
     assert "spec.decode.podTemplate.spec.containers[0]" in condition["message"]
     world.condition("Ready", status="False", reason="InvalidSchedule")
     world.condition("Available", status="True")
-    wait_for(lambda: world.routing["tau"] == 0.3, "tau", 60)
+    wait_for(lambda: world.routing["tau"] == 0.3, "tau")
     assert world.workload("decode")["metadata"]["generation"] == 1
     world.patch(refit={"schedule": "1 * * * *", "timeZone": None}, decode={"podTemplate": None})
     world.condition("ConfigValid", status="True")
@@ -236,7 +236,7 @@ def test_a_child_that_the_api_server_refuses_is_told(world):
     world.patch(prefill={"podTemplate": {"spec": {"priority": "high"}}}, decode={"replicas": 3})
     condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
     assert condition["message"].startswith("Deployment x-prefill: ")
-    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "the rest applied", 60)
+    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "the rest applied")
 
 
 def test_pod_troubles_reach_the_condition(world):
@@ -293,7 +293,7 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     world.patch(decode={"env": [{"name": "CHANGED", "value": "1"}]})
     world.make_ready()
     world.condition("Progressing", reason="RolloutComplete")
-    wait_for(lambda: len(world.kube.list("Pod")) == 3, "no pod that ends", 60)
+    wait_for(lambda: len(world.kube.list("Pod")) == 3, "no pod that ends")
     world.serve("one")
     kept = (("StatefulSet", "x-decode"), ("Deployment", "x-prefill"), ("ConfigMap", "x-routing"))
     before = {kind: world.kube.get(kind, name)["metadata"] for kind, name in kept}
@@ -316,7 +316,7 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     # revisions that no pod has any more go with the deployment, too: another of that name must not go back to them
     world.kube.delete(KIND, "x")
     kind, labelled = "ControllerRevision", f"{contract.LABEL_DEPLOYMENT}=x"
-    wait_for(lambda: not world.kube.list(kind, labelled), "no revisions", 60)
+    wait_for(lambda: not world.kube.list(kind, labelled), "no revisions")
 
 
 def test_a_deployment_that_a_finalizer_holds_says_so(world):
@@ -327,7 +327,7 @@ def test_a_deployment_that_a_finalizer_holds_says_so(world):
     condition = world.condition("Ready", status="Unknown", reason="Terminating")
     assert finalizer in condition["message"]
     world.kube.merge(KIND, "x", {"metadata": {"finalizers": None}})
-    wait_for(lambda: world.kube.find(KIND, "x") is None, "gone", 60)
+    wait_for(lambda: world.kube.find(KIND, "x") is None, "gone")
 
 
 def test_a_name_that_the_service_of_another_needs_is_refused(world):

@@ -32,7 +32,7 @@ def templates(world: World) -> list[object]:
 def pod_of(world: World, name: str) -> str:
     """Return the name of the Job's pod."""
     pods = lambda: world.kube.list("Pod", f"batch.kubernetes.io/job-name={name}")  # noqa: E731
-    (pod,) = wait_for(pods, "the Job's pod", 60)
+    (pod,) = wait_for(pods, "the Job's pod")
     return str(pod["metadata"]["name"])
 
 
@@ -66,7 +66,7 @@ def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(worl
     second = job(world, first)
     pod = pod_of(world, second)
     world.condition("Progressing", status="True", reason="Downloading")
-    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "scaled", 60)
+    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "scaled")
     world.make_ready()
     assert templates(world) == before
 
@@ -88,7 +88,7 @@ def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(worl
 
     world.patch(model={"download": "Never"})
     world.until(lambda: not world.kube.list("Job", _JOBS), "no Job")
-    wait_for(lambda: not world.kube.condition(KIND, "x", "ModelReady"), "no condition", 60)
+    wait_for(lambda: not world.kube.condition(KIND, "x", "ModelReady"), "no condition")
     world.make_ready()
     assert templates(world) == after, "it rolls no pod"
 

@@ -88,7 +88,6 @@ def test_what_would_take_the_routers_arguments_leaves_prefill_as_it_is(world):
     wait_for(
         lambda: world.workload("decode")["spec"]["replicas"] == 3,
         "the other role to go on",
-        60,
     )
     assert world.workload("prefill")["metadata"]["generation"] == before
     world.patch(router={"args": None})
@@ -105,7 +104,7 @@ def test_routers_and_fits_are_scheduled_as_written(world):
     world.deploy(router={"placement": "Deployment", "podTemplate": patch}, refit={"podTemplate": patch})
     world.fit("one")
     for kind, name in (("Deployment", "x-router"), ("Job", "one")):
-        found = wait_for(lambda kind=kind, name=name: world.kube.find(kind, name), f"{kind} {name}", 60)
+        found = wait_for(lambda kind=kind, name=name: world.kube.find(kind, name), f"{kind} {name}")
         assert found["spec"]["template"]["spec"].items() >= patch["spec"].items()
     world.condition("ConfigValid", status="True")
     with pytest.raises(Refused, match=r"router\.podTemplate needs"):

@@ -79,7 +79,7 @@ def kept(world):
 def pods(world):
     """Return the uids of all pods, once there are as many as wanted: one to prefill, two to decode."""
     labels = f"{contract.LABEL_DEPLOYMENT}=x,{contract.LABEL_ROLE}"
-    found = wait_for(lambda: len(now := world.kube.list("Pod", labels)) == 3 and now, "three pods", 60)
+    found = wait_for(lambda: len(now := world.kube.list("Pod", labels)) == 3 and now, "three pods")
     return {each["metadata"]["uid"] for each in found}
 
 
@@ -93,7 +93,7 @@ def test_an_upgrade_of_the_operator_touches_no_pod(operator, world, upgrade):
     before, running = {role: world.kube.get(*where) for role, where in WORKLOADS.items()}, pods(world)
     first = kept(world)
     assert {role: len(names) for role, names in first.items()} == {"prefill": 1, "decode": 1}
-    status = wait_for(lambda: world.status.get("decode", {}).get("revision") and world.status, "status", 60)
+    status = wait_for(lambda: world.status.get("decode", {}).get("revision") and world.status, "status")
     assert (status["prefill"]["revision"], status["decode"]["revision"]) == (
         first["prefill"][0],
         first["decode"][0],
@@ -116,7 +116,7 @@ def test_a_change_of_one_role_rolls_that_role_with_the_images_that_run_and_back(
     before = templates(world)
     upgrade()
     world.patch(decode={"env": [{"name": "MINE", "value": "1"}]})
-    wait_for(lambda: template(world, "decode") != before["decode"], "a new template", 60)
+    wait_for(lambda: template(world, "decode") != before["decode"], "a new template")
     assert template(world, "prefill") == before["prefill"]
     assert images(world, "decode") == {
         each["name"]: each["image"]
@@ -127,7 +127,7 @@ def test_a_change_of_one_role_rolls_that_role_with_the_images_that_run_and_back(
     assert {"MINE", "NEW_IN_THIS_RELEASE"} <= variables
     assert len(kept(world)["decode"]) == 2
     world.patch(decode={"env": []})
-    wait_for(lambda: template(world, "decode") == before["decode"], "what ran before", 60)
+    wait_for(lambda: template(world, "decode") == before["decode"], "what ran before")
     assert len(kept(world)["decode"]) == 2, "the revision before is used again"
 
 
@@ -166,7 +166,7 @@ def test_a_window_that_is_not_open_waits(operator, world, upgrade):
     until_passes(operator)
     assert templates(world) == before
     world.patch(refit={"drift": {"maintenanceWindow": always}})
-    wait_for(lambda: images(world, "decode")["engine"] == NEXT_VLLM, "the new engine", 60)
+    wait_for(lambda: images(world, "decode")["engine"] == NEXT_VLLM, "the new engine")
 
 
 def test_the_first_release_with_revisions_adopts_what_runs(operator, world, upgrade):

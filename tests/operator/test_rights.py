@@ -73,7 +73,7 @@ def test_router_may_read_a_set_only_as_long_as_it_is_in_use(world, accounts):
     first = world.routing["active"]["shards"][0]["name"]
     for name in ("two", "three"):
         world.serve(name)
-    wait_for(lambda: not may(accounts["router"], "get", "configmaps", first), "right withdrawn", 60)
+    wait_for(lambda: not may(accounts["router"], "get", "configmaps", first), "right withdrawn")
     for name in ("two", "three"):
         shards = world.kube.list("ConfigMap", f"{contract.LABEL_FIT}={name}")
         (shard,) = (found["metadata"]["name"] for found in shards if "binaryData" in found)

@@ -177,11 +177,11 @@ def test_a_deployment_from_before_a_rule_stays_readable_and_writable(kube):
     kube.request("PUT", crd, without | {"metadata": stored["metadata"]})
     try:
         old = {"image": "a b", "env": [{"name": "A B"}]}
-        wait_for(lambda: created(kube, engine=old), "rules gone", 60)
+        wait_for(lambda: created(kube, engine=old), "rules gone")
     finally:
         now = kube.request("GET", crd)
         kube.request("PUT", crd, stored | {"metadata": now["metadata"]})
-    wait_for(lambda: not created(kube, "y", engine=old), "rules again", 60)
+    wait_for(lambda: not created(kube, "y", engine=old), "rules again")
     assert kube.get(KIND, "x")["spec"]["engine"]["image"] == "a b"
     kube.merge(KIND, "x", {"status": {"model": "x"}}, "status")
     kube.merge(

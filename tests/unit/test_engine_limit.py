@@ -80,6 +80,17 @@ class Engine:
             return None
         return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one["body"] for one in sent[1:])
 
+    async def begin(self, count=1, **asked):
+        """Ask so many times, and let each come as far as it can."""
+        tasks = [asyncio.create_task(self.ask(**asked)) for _ in range(count)]
+        await self.settled()
+        return tasks
+
+    async def end(self, tasks):
+        """Let the engine answer all, and return the answers."""
+        self.go.set()
+        return await asyncio.gather(*tasks)
+
     async def settled(self):
         for _ in range(10):
             await asyncio.sleep(0)
@@ -87,16 +98,14 @@ class Engine:
 
 async def test_what_is_above_the_limit_is_refused_before_the_engine_hears_of_it():
     engine = Engine(limit=3)
-    first = [asyncio.create_task(engine.ask()) for _ in range(3)]
-    await engine.settled()
+    first = await engine.begin(3)
     status, headers, body = await engine.ask()
     assert (status, headers[b"x-eldr-full"], headers[b"x-eldr-load"]) == (429, b"3/3", b"3/3")
     assert json.loads(body)["error"]["message"].startswith(
         "this engine has 3 of 3 sequences in flight; retry"
     )
     assert len(engine.heard) == 3
-    engine.go.set()
-    answers = await asyncio.gather(*first)
+    answers = await engine.end(first)
     assert [status for status, _, _ in answers] == [200] * 3
     assert sorted(headers[b"x-eldr-load"] for _, headers, _ in answers) == [b"1/3", b"2/3", b"3/3"]
     assert engine.in_flight.count == 0
@@ -106,28 +115,22 @@ async def test_what_is_above_the_limit_is_refused_before_the_engine_hears_of_it(
 @pytest.mark.parametrize("path", sorted(engine_limit.GENERATES))
 async def test_each_path_that_generates_counts(path):
     engine = Engine(limit=1)
-    task = asyncio.create_task(engine.ask(path=path, root="/behind"))
-    await engine.settled()
+    tasks = await engine.begin(path=path, root="/behind")
     assert (await engine.ask(path=path))[0] == 429
-    engine.go.set()
-    await task
+    await engine.end(tasks)
 
 
 async def test_other_paths_pass_and_say_how_full_the_engine_is():
     engine = Engine(limit=1)
-    task = asyncio.create_task(engine.ask())
-    await engine.settled()
-    asked = asyncio.create_task(engine.ask(path="/metrics", method="GET"))
-    await engine.settled()
+    tasks = await engine.begin()
+    tasks += await engine.begin(path="/metrics", method="GET")
     status, headers, body = await engine.ask(path=PATH_LOAD, method="GET")
     assert (status, json.loads(body), headers[b"x-eldr-load"]) == (
         200,
         {"v": 1, "in_flight": 1, "limit": 1},
         b"1/1",
     )
-    engine.go.set()
-    await task
-    status, headers, _ = await asked
+    _, (status, headers, _) = await engine.end(tasks)
     assert (status, headers[b"content-type"], b"x-eldr-load" in headers) == (200, b"text/plain", True)
 
 
@@ -143,14 +146,11 @@ async def test_an_engine_without_a_limit_is_left_alone():
 
 async def test_a_request_is_judged_by_the_limit_that_its_router_sends_and_no_other_one():
     engine = Engine(limit=4)
-    tasks = [asyncio.create_task(engine.ask()) for _ in range(2)]
-    await engine.settled()
+    tasks = await engine.begin(2)
     status, headers, _ = await engine.ask(headers=[(b"x-eldr-limit", b"2")])
     assert (status, headers[b"x-eldr-full"], headers[b"x-eldr-load"]) == (429, b"2/2", b"2/4")
-    tasks += [
-        asyncio.create_task(engine.ask(headers=[(b"x-eldr-limit", limit)])) for limit in (b"3", b"1000000")
-    ]
-    await engine.settled()
+    for limit in (b"3", b"1000000"):
+        tasks += await engine.begin(headers=[(b"x-eldr-limit", limit)])
     assert engine.in_flight.count == 4
     # no header passes the engine's own limit
     for headers in (
@@ -160,21 +160,17 @@ async def test_a_request_is_judged_by_the_limit_that_its_router_sends_and_no_oth
         [(b"x-eldr-sequences", b"-3")],
     ):
         assert (await engine.ask(headers=headers))[0] == 429
-    engine.go.set()
-    await asyncio.gather(*tasks)
+    await engine.end(tasks)
     assert engine.in_flight.count == 0
 
 
 async def test_one_free_place_admits_a_request_of_many_sequences_which_counts_them_all():
     engine = Engine(limit=4)
-    tasks = [asyncio.create_task(engine.ask()) for _ in range(3)]
-    await engine.settled()
-    tasks.append(asyncio.create_task(engine.ask(b'{"prompt": ["a", "b"], "n": 3}')))
-    await engine.settled()
+    tasks = await engine.begin(3)
+    tasks += await engine.begin(body=b'{"prompt": ["a", "b"], "n": 3}')
     assert engine.in_flight.count == 9
     assert (await engine.ask())[1][b"x-eldr-full"] == b"9/4"
-    engine.go.set()
-    await asyncio.gather(*tasks)
+    await engine.end(tasks)
     assert engine.in_flight.count == 0
 
 
@@ -184,11 +180,9 @@ async def test_a_body_that_is_not_complete_has_no_place(monkeypatch):
     half = [asyncio.create_task(engine.ask(parts=[b'{"prompt"'], then=never.wait())) for _ in range(20)]
     await engine.settled()
     assert engine.in_flight.count == 0
-    task = asyncio.create_task(engine.ask(parts=[b'{"prompt": ', b'"a"', b"}"]))
-    await engine.settled()
+    tasks = await engine.begin(parts=[b'{"prompt": ', b'"a"', b"}"])
     assert engine.in_flight.count == 1
-    engine.go.set()
-    await task
+    await engine.end(tasks)
     assert engine.heard == [b'{"prompt": "a"}']
     never.set()
     assert await asyncio.gather(*half) == [None] * 20  # their clients went away
@@ -227,8 +221,7 @@ async def test_who_hears_the_end_of_an_answer_finds_the_place_free():
 
 async def test_whoever_goes_leaves_no_count_behind():
     engine = Engine(limit=5)
-    tasks = [asyncio.create_task(engine.ask()) for _ in range(5)]
-    await engine.settled()
+    tasks = await engine.begin(5)
     for task in tasks[:3]:
         task.cancel()
     await engine.settled()
@@ -303,16 +296,13 @@ def test_a_body_says_how_many_sequences_it_wants(body, sequences):
 
 async def test_a_request_that_frees_a_result_passes_a_full_engine_and_no_other_one_does():
     engine = Engine(limit=1)
-    tasks = [asyncio.create_task(engine.ask())]
-    await engine.settled()
+    tasks = await engine.begin()
     frees = freeing_body({"do_remote_prefill": True})
-    tasks.append(asyncio.create_task(engine.ask(frees)))
-    await engine.settled()
+    tasks += await engine.begin(body=frees)
     assert (len(engine.heard), engine.in_flight.count) == (2, 1)
     # vLLM streams the beams of a chat
     assert (await engine.ask(frees, path="/v1/chat/completions"))[0] == 429
-    engine.go.set()
-    await asyncio.gather(*tasks)
+    await engine.end(tasks)
     assert engine.in_flight.count == 0
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kube
 def test_bootstrap_once_there_are_enough_samples(world):
     world.up(refit={"minSamples": 50})
     world.router.samples = 49
-    wait_for(lambda: world.status["router"]["acks"] == "0/1", "a look at the router", 60)
+    wait_for(lambda: world.status["router"]["acks"] == "0/1", "a look at the router")
     assert world.kube.find(FIT, "x-bootstrap") is None
     world.router.samples = 50
     world.kube.until_condition(FIT, "x-bootstrap", "Succeeded", status="Unknown", reason="Running")
@@ -38,8 +38,8 @@ def test_bootstrap_once_there_are_enough_samples(world):
         {"name": contract.shard_name("x-bootstrap", digest, 0), "sha256": "00"}
     ]
     world.condition("CentroidsActive", status="True", reason="Active")
-    wait_for(lambda: world.status["router"].get("policyInEffect") == "MarginalUnion", "policy", 60)
-    wait_for(lambda: world.status["router"]["acks"] == "1/1", "the router's switch", 60)
+    wait_for(lambda: world.status["router"].get("policyInEffect") == "MarginalUnion", "policy")
+    wait_for(lambda: world.status["router"]["acks"] == "1/1", "the router's switch")
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
         ("x-bootstrap", 1, "Accepted")
     ]
@@ -141,15 +141,15 @@ def test_a_set_in_use_outlives_its_fit(world):
         lambda: owners("two") == [KIND, KIND], "only the deployment owns them", 60, lambda: owners("two")
     )
     assert world.active() == "two"
-    wait_for(lambda: sorted(set(owners("one"))) == [KIND, FIT], "the previous set is kept too", 60)
+    wait_for(lambda: sorted(set(owners("one"))) == [KIND, FIT], "the previous set is kept too")
     second = int(
         time.time()
     )  # times have seconds: what ends in that in which the deleted fit's set began to serve is not newer
     wait_for(lambda: int(time.time()) > second, "the next second")
     for name in ("three", "four"):
         world.serve(name)
-    wait_for(lambda: owners("two") == [], "the superseded set of the deleted fit is collected", 60)
-    wait_for(lambda: set(owners("one")) == {FIT}, "the superseded set is its fit's alone", 60)
+    wait_for(lambda: owners("two") == [], "the superseded set of the deleted fit is collected")
+    wait_for(lambda: set(owners("one")) == {FIT}, "the superseded set is its fit's alone")
     assert world.kube.get(FIT, "one")["status"]["digest"]
 
 
@@ -161,7 +161,7 @@ def test_fits_run_one_at_a_time_and_failures_are_told(world):
     queued = world.kube.until_condition(FIT, "two", "Succeeded", status="Unknown", reason="Queued")
     assert queued["message"] == "waits for EldrFit one: one fit of a deployment runs at a time"
     assert world.kube.find("Job", "two") is None
-    wait_for(lambda: world.kube.list("Pod", "batch.kubernetes.io/job-name=one"), "pod of the Job", 60)
+    wait_for(lambda: world.kube.list("Pod", "batch.kubernetes.io/job-name=one"), "pod of the Job")
     world.kube.merge("Job", "one", {"spec": {"backoffLimit": 1}})
     world.end_job("one", "Failed")
     failed = world.kube.until_condition(FIT, "one", "Succeeded", status="False", reason="JobFailed")

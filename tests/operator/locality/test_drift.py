@@ -68,14 +68,14 @@ def test_a_changed_mix_is_found_fitted_and_over(operator, world):
     before = world.kube.get(FIT, "first")["status"]["finishedAt"]
     world.router.kinds = OTHER
     detected(world, status="True", reason="Fitting")
-    fit = wait_for(lambda: world.kube.find(FIT, "x-drift-1"), "the fit", 60)
+    fit = wait_for(lambda: world.kube.find(FIT, "x-drift-1"), "the fit")
     assert fit["spec"]["trigger"] == "Drift"
     assert before < fit["spec"]["since"] <= fit["metadata"]["creationTimestamp"]
     assert before <= fit["spec"]["before"] < fit["spec"]["since"]
     assert "changedSince" in world.status["locality"]
-    wait_for(lambda: shown(operator, world) == world.status["locality"]["driftScore"], "the score", 60)
+    wait_for(lambda: shown(operator, world) == world.status["locality"]["driftScore"], "the score")
     assert float(shown(operator, world)) >= 1
-    wait_for(lambda: world.kube.find("Job", "x-drift-1"), "its Job", 60)
+    wait_for(lambda: world.kube.find("Job", "x-drift-1"), "its Job")
     args = world.kube.get("Job", "x-drift-1")["spec"]["template"]["spec"]["containers"][0]["args"]
     times = {f"--{key}={fit['spec'][key]}" for key in ("since", "before")}
     assert times | {"--min-samples=8"} <= set(args)
@@ -106,7 +106,7 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     assert world.status["history"][-1]["reason"] == "RolledBack"
     assert world.routing["active"]["fit"] == "first"
     assert world.status["centroids"]["previous"]["fit"] == "worse"
-    wait_for(lambda: len(world.status["history"]) == 3, "one roll-back", 60)
+    wait_for(lambda: len(world.status["history"]) == 3, "one roll-back")
     assert world.kube.condition(FIT, "worse", "Blocked")["reason"] == "RolledBack"
     assert world.kube.condition(FIT, "worse", "Succeeded")["reason"] == "Accepted"
     assert world.kube.condition(FIT, "first", "Blocked") == {}
@@ -115,7 +115,7 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     assert world.status["history"][-1]["fit"] == "first", (
         "though the other is newer, and its roll-back forgotten"
     )
-    wait_for(lambda: "sha256:" + b"worse".hex().ljust(64, "0") in remembered(world)["blocked"], "blocked", 60)
+    wait_for(lambda: "sha256:" + b"worse".hex().ljust(64, "0") in remembered(world)["blocked"], "blocked")
 
 
 @pytest.mark.costly
@@ -134,7 +134,7 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetRegresses"] is True
     world.kube.until_condition(FIT, "first", "Regresses", status="True")
     world.until(lambda: lose_memory(world), "a set again", 240)
-    wait_for(lambda: world.routing["policy"] == "JSQ", "that it harms is not forgotten", 60)
+    wait_for(lambda: world.routing["policy"] == "JSQ", "that it harms is not forgotten")
     world.router.kinds = EVEN
     world.until(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120)
     world.condition("CentroidsActive", status="True", reason="Active")
@@ -146,7 +146,7 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
         ("first", 3, "Protective"),
         ("first", 3, "ServesAgain"),
     ]
-    wait_for(lambda: world.router.told[-1] == (3, "ELDR"), "it to be seen", 60)
+    wait_for(lambda: world.router.told[-1] == (3, "ELDR"), "it to be seen")
     served = [policy for epoch, policy in world.router.told if epoch == 3]
     assert served == ["JSQ", "ELDR"], "known to harm, it did not serve for a moment when it was active again"
     world.kube.until_condition(FIT, "first", "Regresses", status="False")
@@ -159,7 +159,7 @@ def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
     world.report("other", active_harms=True, **about | {"active_digest": "sha256:other"})
     world.kube.until_condition(FIT, "other", "Succeeded", status="False", reason="Rejected")
     world.fit("harms")
-    wait_for(lambda: world.kube.find("Job", "harms"), "a pass that has seen the other's result", 60)
+    wait_for(lambda: world.kube.find("Job", "harms"), "a pass that has seen the other's result")
     assert world.routing["policy"] == "ELDR"
     world.report("harms", active_harms=True, **about)
     world.until(lambda: world.routing["policy"] == "JSQ", "out of service")

@@ -31,13 +31,13 @@ def follow(world, kinds, number):
     world.router.kinds = kinds
     detected(world, status="True", reason="Fitting")
     name = f"x-drift-{number}"
-    wait_for(lambda: world.kube.find(FIT, name), "the fit", 60)
+    wait_for(lambda: world.kube.find(FIT, name), "the fit")
     if number == 1:
         assert "DriftDetected True" in shown(world), "a problem as long as it lasts"
     world.report(name, baseline=baseline(kinds), reduction=0.08 + number / 100)
     world.until_active(name)
     detected(world, status="False", reason="Quiet")
-    wait_for(lambda: windows(world) >= 5, "windows with the new set, so that a change stands out", 60)
+    wait_for(lambda: windows(world) >= 5, "windows with the new set, so that a change stands out")
 
 
 @pytest.mark.costly

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kube
 @pytest.mark.parametrize("refit", [{"schedule": ""}, {"suspend": "Enabled"}])
 def test_a_schedule_that_ends_before_any_fit_leaves_a_living_status(world, refit):
     world.up(refit={"schedule": "0 3 * * *"})
-    wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule", 60)
+    wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule")
     world.patch(refit=refit)
     world.until_current()
     assert "refit" not in world.status
@@ -64,7 +64,7 @@ def test_scaled_before_the_first_set_was_active(world):
     world.up(refit={"minSamples": 10})
     world.router.samples, world.router.is_holding = 10, True
     world.report("x-bootstrap")
-    wait_for(lambda: world.status.get("centroids", {}).get("staged"), "staged", 60)
+    wait_for(lambda: world.status.get("centroids", {}).get("staged"), "staged")
     world.patch(decode={"replicas": 3})
     world.router.is_holding = False
     world.serve("three", k=3)
@@ -93,7 +93,7 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
     )
     assert "no router can load it" in condition["message"]
     assert "shape differs" in condition["message"]
-    wait_for(lambda: world.routing["staged"] is None, "nothing staged", 60)
+    wait_for(lambda: world.routing["staged"] is None, "nothing staged")
     condition = world.condition("CentroidsActive", status="False", reason="LearnedPrior")
     assert "EldrFit x-bootstrap ended Refused" in condition["message"]
     world.serve("next")
@@ -157,9 +157,9 @@ def test_a_fit_of_another_deployment_with_our_name_is_gone_round(operator, world
         world.router.samples = 10
         world.kube.until_condition(FIT, "x-bootstrap-2", "Succeeded", reason="Running")
         before = operator.passes()
-        wait_for(lambda: operator.passes() >= before + 3, "some passes", 60)
+        wait_for(lambda: operator.passes() >= before + 3, "some passes")
         mark, passes = operator.audit_size(), operator.passes()
-        wait_for(lambda: operator.passes() >= passes + 3, "some more passes", 60)
+        wait_for(lambda: operator.passes() >= passes + 3, "some more passes")
         own = [e for e in operator.requests(mark) if e["objectRef"].get("namespace") == world.kube.namespace]
         assert [entry["requestURI"] for entry in own if entry["verb"] in {"create", "patch"}] == []
     finally:
