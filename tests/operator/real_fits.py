@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eldr.sim import traces
-from tests.operator.world import FIT, KIND
+from tests.operator.world import FIT
 from tests.support.processes import wait_for
 
 DRIFT = {"windowRequests": 200, "windowSeconds": 1, "consecutiveWindows": 2, "coolDownMinutes": 60}
@@ -13,7 +13,7 @@ USUAL, OTHER = CAPTURED.split(KINDS)[0], CAPTURED.split(OTHERS)[0]
 
 
 def detected(world, **wanted):
-    return world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, **wanted)
+    return world.condition("DriftDetected", seconds=120, **wanted)
 
 
 def verdict(world, name):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from eldr import contract
-from tests.operator.world import FIT, KIND, World
+from tests.operator.world import KIND, World
 from tests.support.kube import Kube, Refused
 from tests.support.processes import wait_for
 
@@ -62,14 +62,12 @@ def test_a_job_whose_webhook_is_down_waits_for_it(world: World):
     world.up()
     with broken_webhook(world.kube):
         world.fit("one")
-        condition = world.kube.until_condition(
-            FIT, "one", "Succeeded", status="Unknown", reason="JobUnavailable"
-        )
+        condition = world.until_fit("one", status="Unknown", reason="JobUnavailable")
         assert "failed calling webhook" in condition["message"]
         world.patch(decode={"replicas": 3})
         world.until_current()
     world.report("one")
-    world.kube.until_condition(FIT, "one", "Succeeded", status="True")
+    world.until_fit("one", status="True")
 
 
 def test_a_deployment_made_anew_has_its_secret_at_once(world: World):

@@ -42,10 +42,10 @@ def test_pods_are_replaced_while_nothing_of_centroids_can_be_written(it):
 
 def test_routers_are_told_of_a_set_only_once_they_may_read_it(it):
     it.world.fit("f", k=2)
-    it.kube.until_condition("EldrFit", "f", "Succeeded", reason="Running")  # with rights of its own
+    it.world.until_fit("f", reason="Running")  # with rights of its own
     it.operator.client.faults.append(unanswered("Role"))
     it.world.report("f")
-    it.kube.until_condition("EldrFit", "f", "Succeeded", status="True")
+    it.world.until_fit("f", status="True")
     it.pass_(60)
     assert (it.world.routing["active"], it.world.routing["staged"]) == (None, None)
     it.operator.client.faults.clear()
@@ -69,12 +69,12 @@ def test_the_status_is_made_of_looks_at_the_same_generation(it):
 
 def test_a_fit_that_goes_while_a_watch_is_broken_keeps_no_other_waiting(it):
     it.world.fit("gone", k=2)
-    it.kube.until_condition("EldrFit", "gone", "Succeeded", reason="Running")
+    it.world.until_fit("gone", reason="Running")
     with it.operator.blind():
         it.kube.delete("EldrFit", "gone")
         it.kube.until(lambda: not it.kube.find("Job", "gone"), "its Job to go")
     it.world.fit("next", k=2)
-    it.kube.until_condition("EldrFit", "next", "Succeeded", reason="Running", seconds=60)
+    it.world.until_fit("next", reason="Running", seconds=60)
 
 
 def test_replicas_that_are_set_and_set_back_at_once_stay_with_who_set_them(it):

@@ -344,7 +344,5 @@ def test_why_decode_pods_cannot_be_created_is_told(world):
         condition = world.condition(role, status="False", reason="PodsRefused")
         assert "limits.cpu" in condition["message"]
     world.fit("one")
-    condition = world.kube.until_condition(
-        "EldrFit", "one", "Succeeded", status="Unknown", reason="PodsRefused"
-    )
+    condition = world.until_fit("one", status="Unknown", reason="PodsRefused")
     assert "limits.cpu" in condition["message"]

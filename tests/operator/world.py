@@ -99,6 +99,10 @@ class World:
     def condition(self, type_: str, **wanted: str) -> Object:
         return self.kube.until_condition(KIND, self.name, type_, **wanted)
 
+    def until_fit(self, name: str, **wanted: Any) -> Object:
+        """Wait until the condition Succeeded of a fit has the wanted fields, and return it."""
+        return self.kube.until_condition(FIT, name, "Succeeded", **wanted)
+
     def run_pods(self) -> None:
         """Make every pod of the deployment run and be ready."""
         for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{contract.LABEL_ROLE}"):

@@ -112,14 +112,10 @@ def test_no_number_may_be_nan_or_infinite():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("compare", "x", "--against=JSQ", "--hours"),
         ("compare", "x", "--against=JSQ", "--hours=1", "--window"),
-        ("compare", "x", "--against=JSQ", "--carry-over"),
         ("engine-sim", "--role=decode", "--speed"),
-        ("engine-sim", "--role=decode", "--lease-seconds"),
         ("operator", "--all-namespaces", "--resync-seconds"),
         ("router", "--drain-seconds"),
-        ("smoke", "--timeout-seconds"),
     ],
 )
 def test_what_is_no_finite_number_is_refused(arguments, value):

@@ -9,7 +9,7 @@ import pytest
 from eldr import contract
 from tests.operator.locality.test_drift import EVEN, baseline
 from tests.operator.routers import PretendRouter
-from tests.operator.world import FIT, KIND, World
+from tests.operator.world import FIT, World
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
@@ -118,14 +118,14 @@ def test_a_routing_table_that_somebody_edits_is_put_back(world):
 def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, logged):
     world.up(refit={"minSamples": 10})
     world.fit("odd", since="0000-01-01T00:00:00Z")
-    condition = world.kube.until_condition(FIT, "odd", "Succeeded", status="False", reason="InvalidField")
+    condition = world.until_fit("odd", status="False", reason="InvalidField")
     assert "spec.since" in condition["message"]
     goes_on(world, "0.21")
     finalizers = ["example.com/x"]
     world.kube.create(FIT, {"name": "held", "finalizers": finalizers}, spec={"deploymentRef": {"name": "x"}})
     wait_for(lambda: world.kube.find("Job", "held"), "its Job")
     world.kube.delete(FIT, "held")
-    world.kube.until_condition(FIT, "held", "Succeeded", status="False", reason="Deleted")
+    world.until_fit("held", status="False", reason="Deleted")
     next(iter(world.routers.values())).samples = 100
     world.until(lambda: world.kube.find(FIT, "x-bootstrap"), "a fit")
     world.kube.merge(FIT, "held", {"metadata": {"finalizers": []}})
@@ -140,7 +140,7 @@ def test_a_baseline_that_nobody_reads_stops_nothing(world, logged):
     world.serve("damaged", baseline={"clusters": [0] * 250_000, "requests": 0})
     message = world.kube.condition(FIT, "damaged", "Succeeded")["message"]
     assert "drift is not reported while its set is active: baseline.similarity" in message
-    detected = world.kube.until_condition(KIND, "x", "DriftDetected", status="Unknown", reason="NoBaseline")
+    detected = world.condition("DriftDetected", status="Unknown", reason="NoBaseline")
     assert "its EldrFit says" in detected["message"]
     goes_on(world, "0.21")
     kept = world.kube.get("ConfigMap", contract.routing_name("x"))["data"]["memory.json"]

@@ -20,7 +20,7 @@ def test_bootstrap_once_there_are_enough_samples(world):
     wait_for(lambda: world.status["router"]["acks"] == "0/1", "a look at the router")
     assert world.kube.find(FIT, "x-bootstrap") is None
     world.router.samples = 50
-    world.kube.until_condition(FIT, "x-bootstrap", "Succeeded", status="Unknown", reason="Running")
+    world.until_fit("x-bootstrap", status="Unknown", reason="Running")
     job = world.kube.get("Job", "x-bootstrap")
     container = job["spec"]["template"]["spec"]["containers"][0]
     metadata = world.kube.get(FIT, "x-bootstrap")["metadata"]
@@ -156,31 +156,29 @@ def test_a_set_in_use_outlives_its_fit(world):
 def test_fits_run_one_at_a_time_and_failures_are_told(world):
     world.up()
     world.fit("one")
-    world.kube.until_condition(FIT, "one", "Succeeded", reason="Running")
+    world.until_fit("one", reason="Running")
     world.fit("two")
-    queued = world.kube.until_condition(FIT, "two", "Succeeded", status="Unknown", reason="Queued")
+    queued = world.until_fit("two", status="Unknown", reason="Queued")
     assert queued["message"] == "waits for EldrFit one: one fit of a deployment runs at a time"
     assert world.kube.find("Job", "two") is None
     wait_for(lambda: world.kube.list("Pod", "batch.kubernetes.io/job-name=one"), "pod of the Job")
     world.kube.merge("Job", "one", {"spec": {"backoffLimit": 1}})
     world.end_job("one", "Failed")
-    failed = world.kube.until_condition(FIT, "one", "Succeeded", status="False", reason="JobFailed")
+    failed = world.until_fit("one", status="False", reason="JobFailed")
     assert failed["message"] == "the Job failed (BackoffLimitExceeded); see kubectl logs job/one"
     world.report("two", verdict="Rejected", reason="NotBetter", message="saves 1%, the active set 2%")
-    rejected = world.kube.until_condition(FIT, "two", "Succeeded", status="False", reason="Rejected")
+    rejected = world.until_fit("two", status="False", reason="Rejected")
     assert rejected["message"] == "NotBetter: saves 1%, the active set 2%"
     assert world.routing["staged"] is None
     world.fit("three")
-    world.kube.until_condition(FIT, "three", "Succeeded", reason="Running")
+    world.until_fit("three", reason="Running")
     world.kube.delete("Job", "three")
-    world.kube.until_condition(FIT, "three", "Succeeded", status="False", reason="JobFailed")
+    world.until_fit("three", status="False", reason="JobFailed")
 
 
 def test_a_fit_waits_for_its_deployment(world):
     world.fit("early")
-    waiting = world.kube.until_condition(
-        FIT, "early", "Succeeded", status="Unknown", reason="DeploymentNotFound"
-    )
+    waiting = world.until_fit("early", status="Unknown", reason="DeploymentNotFound")
     assert "there is no EldrDeployment x in this namespace; create it" in waiting["message"]
     world.up()
     world.report("early")

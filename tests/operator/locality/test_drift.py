@@ -8,6 +8,7 @@ import re
 import pytest
 
 from eldr import contract
+from tests.operator.real_fits import detected
 from tests.operator.world import FIT, KIND
 from tests.support.processes import wait_for
 
@@ -42,11 +43,7 @@ def up(world, *, policy="MarginalUnion", drift=DRIFT):
     world.serve("first", baseline=baseline(EVEN))
     world.router.samples = 5000
     world.router.kinds = EVEN
-    world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, status="False", reason="Quiet")
-
-
-def detected(world, **wanted):
-    return world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, **wanted)
+    world.condition("DriftDetected", seconds=120, status="False", reason="Quiet")
 
 
 def remembered(world):
@@ -125,9 +122,7 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     detected(world, status="True")
     about = {"active_harms": True, "active_digest": world.routing["active"]["digest"]}
     world.report("x-drift-1", verdict="Rejected", reason="NotBetter", **about)
-    condition = world.kube.until_condition(
-        KIND, "x", "CentroidsActive", seconds=120, status="False", reason="Protective"
-    )
+    condition = world.condition("CentroidsActive", seconds=120, status="False", reason="Protective")
     assert "JSQ is in effect" in condition["message"]
     assert world.routing["policy"] == "JSQ"
     assert world.active() == "first", "it stays loaded, so that one can tell when its traffic returns"
@@ -157,7 +152,7 @@ def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
     about = {"verdict": "Rejected", "reason": "NotBetter", "active_digest": world.routing["active"]["digest"]}
     world.fit("other")
     world.report("other", active_harms=True, **about | {"active_digest": "sha256:other"})
-    world.kube.until_condition(FIT, "other", "Succeeded", status="False", reason="Rejected")
+    world.until_fit("other", status="False", reason="Rejected")
     world.fit("harms")
     wait_for(lambda: world.kube.find("Job", "harms"), "a pass that has seen the other's result")
     assert world.routing["policy"] == "ELDR"

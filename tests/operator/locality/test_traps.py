@@ -142,9 +142,7 @@ def test_routers_with_another_token_are_asked_once_their_secret_may_be_read(worl
     account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "read-secrets"}
     world.kube.create("RoleBinding", {"name": "read-secrets"}, roleRef=role, subjects=[account])
-    world.kube.until_condition(
-        KIND, "x", "CentroidsActive", seconds=150, status="False", reason="LearnedPrior"
-    )
+    world.condition("CentroidsActive", seconds=150, status="False", reason="LearnedPrior")
 
 
 def test_a_fit_of_another_deployment_with_our_name_is_gone_round(operator, world):
@@ -155,7 +153,7 @@ def test_a_fit_of_another_deployment_with_our_name_is_gone_round(operator, world
     try:
         world.up(refit={"minSamples": 10})
         world.router.samples = 10
-        world.kube.until_condition(FIT, "x-bootstrap-2", "Succeeded", reason="Running")
+        world.until_fit("x-bootstrap-2", reason="Running")
         before = operator.passes()
         wait_for(lambda: operator.passes() >= before + 3, "some passes")
         mark, passes = operator.audit_size(), operator.passes()
