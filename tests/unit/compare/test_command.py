@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,8 +14,8 @@ from eldr.compare.report import document, report
 from eldr.compare.run import Measured
 from eldr.status import hold
 from tests.support.api_server import as_json, knowing
+from tests.support.reference import undocumented
 
-REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "compare.md").read_text()
 DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/x"
 RESOURCE = {
     "metadata": {"name": "x", "resourceVersion": "5", "annotations": {}},
@@ -90,8 +89,7 @@ def test_every_field_and_option_is_documented():
     windows = [Measured(n // 2, "JSQ", Figures(0.06, 0.5, 900.0, 10)) for n in range(6)]
     told = document(report(windows, [True, False] * 3, "MarginalUnion", "JSQ", 7))
     names = [*told, *told["tpot"], *told["tpot"]["change"]]
-    options = [option for one in command.params for option in one.opts if option.startswith("-")]
-    assert [name for name in (*names, *options) if f"`{name}`" not in REFERENCE] == []
+    assert undocumented("compare", names, command) == []
 
 
 def test_a_deployment_that_is_not_there_is_said_before_anything_else(answers):

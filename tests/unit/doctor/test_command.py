@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +11,7 @@ from eldr.cli import main
 from eldr.doctor.cli import command
 from eldr.doctor.report import CHECKS, CONDITIONS, document, examine
 from tests.support.api_server import as_json, knowing
+from tests.support.reference import undocumented
 from tests.unit.doctor import healthy
 
 DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/x"
@@ -22,7 +22,6 @@ SERVICE = f"{CORE}/services/x"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{contract.SERVED_LEASE}"
 ROUTER = f"{CORE}/pods/x-prefill-0:8000/proxy/v1/models"
 FORBIDDEN = (403, '{"kind": "Status", "message": "you may not"}')
-REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "doctor.md").read_text()
 
 
 def listed(*items):
@@ -152,5 +151,4 @@ def test_what_a_router_was_sent_does_not_reach_the_terminal(answers):
 def test_checks_fields_and_options_are_documented():
     told = document(examine(healthy.facts(), healthy.NOW))
     names = [*told, *(check.name for check in CHECKS), CONDITIONS, "about", "problem", "remedy", "skipped"]
-    options = [option for one in command.params for option in one.opts if option.startswith("-")]
-    assert [name for name in (*names, *options) if f"`{name}`" not in REFERENCE] == []
+    assert undocumented("doctor", names, command) == []

@@ -1,7 +1,6 @@
 """`eldr status` against a server that plays the API: what is shown, and what is said where nothing can be."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,11 +12,11 @@ from eldr.status.cli import command
 from eldr.status.overview import document
 from eldr.status.tell import tell
 from tests.support.api_server import as_json, knowing
+from tests.support.reference import undocumented
 from tests.unit.status import night
 
 PREFIX = f"/apis/{contract.API_VERSION}/namespaces/team"
 DEPLOYMENT, FITS = f"{PREFIX}/eldrdeployments/chat", f"{PREFIX}/eldrfits"
-REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "status.md").read_text()
 
 
 @pytest.fixture
@@ -74,10 +73,7 @@ def test_every_field_and_option_is_documented():
                 for one in found:
                     yield from names(one)
 
-    missing = [name for name in sorted(set(names(told))) if f"`{name}`" not in REFERENCE]
-    assert missing == []
-    options = [option for parameter in command.params for option in parameter.opts if option.startswith("-")]
-    assert [option for option in options if f"`{option}`" not in REFERENCE] == []
+    assert undocumented("status", names(told), command) == []
 
 
 def test_without_the_right_to_see_fits_the_rest_is_shown(answers):
