@@ -3,11 +3,9 @@
 import asyncio
 from functools import partial
 
-import numpy as np
 import pytest
 
 from eldr_bench import heavy
-from eldr_bench.load import Target
 from eldr_bench.mocks import Mock, Served
 from eldr_bench.proof import Unproven
 
@@ -15,15 +13,11 @@ STREAMS, INTERVAL = 6, 0.05
 
 
 @pytest.fixture
-def served():
-    return Served(2, 4)
-
-
-@pytest.fixture
-async def engine(served, monkeypatch):
+async def engine(monkeypatch):
     """The port of an engine that streams; the load is small, and opened at once."""
     for name, value in {"STREAMS": STREAMS, "TOKENS": 40, "OPENING_SECONDS": 0.1, "CHUNKS": 120}.items():
         monkeypatch.setattr(heavy, name, value)
+    served = Served(2, 4)
     served.interval = INTERVAL
     loop = asyncio.get_running_loop()
     async with await loop.create_server(partial(Mock, served, prefill=False), "127.0.0.1", 0) as server:
@@ -69,10 +63,3 @@ async def test_a_stream_that_is_refused_or_cut_is_told(data):
     read.data_received(data)
     read.connection_lost(None)
     assert not await read.ended
-
-
-async def test_arrivals_are_timed(engine, served, monkeypatch):
-    monkeypatch.setattr(heavy, "ARRIVING_SECONDS", 0.5)
-    monkeypatch.setattr(heavy, "REACHED", 0.01)
-    assert await heavy.arrive("engines", Target(engine), 100, np.random.default_rng(0)) > 0
-    assert served.counts["decode"] == 50

@@ -3,10 +3,7 @@
 import ast
 
 import pytest
-from click.testing import CliRunner
 
-from eldr_image import native
-from eldr_image.__main__ import main
 from eldr_image.native import COLD, ROOT, modules
 
 
@@ -51,10 +48,3 @@ def test_no_class_is_read_by_its_annotations(tree):
         ast.unparse(base) for one in ast.walk(tree) if isinstance(one, ast.ClassDef) for base in one.bases
     }
     assert not bases & {"Struct", "msgspec.Struct", "BaseModel", "CamelModel"}
-
-
-def test_a_machine_without_headers_is_told_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(native.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    done = CliRunner().invoke(main, ["native"])
-    assert done.exit_code == 3
-    assert "install the headers of Python" in done.output
