@@ -47,11 +47,11 @@ def test_a_log_is_answered_with_a_report_and_a_table(write_log, tmp_path):
 @pytest.mark.costly
 @pytest.mark.parametrize(
     "arguments",
-    [("--workload", "captured", "--step-time", "5,100,20"), ("--workload", "language")],
+    [("--workload", "captured", "--step-time", "5,100,20"), ("--workload", "language", "--jobs", "2")],
 )
 def test_workloads_without_a_log(arguments):
     policies = "Domain,MarginalUnion:prior=0.23,ELDR:min_candidates=2"
-    done = run(*arguments, *QUICK, "--policies", policies, "--json", "-")
+    done = run(*QUICK, *arguments, "--policies", policies, "--json", "-")
     assert done.exit_code == 0, done.output
     (setting,) = json.loads(done.stdout)["settings"]
     assert [policy["policy"] for policy in setting["policies"]] == ["JSQ", *policies.split(",")]
