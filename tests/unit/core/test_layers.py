@@ -1,16 +1,11 @@
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import rankdata
 
 from eldr.core import pairs as pairs_module
 from eldr.core import ranks
 from eldr.core.layers import choose_layers
 from eldr.core.pairs import activation_distances, sample_pairs
-from eldr.core.signature import signatures
 from eldr.sim import traces
 
 
@@ -21,32 +16,6 @@ def problem(seed, n=14, layers=4, experts=5):
     activations = counts + rng.uniform(0, 9, counts.shape)
     pairs = sample_pairs(n, 1000, rng)
     return counts, activation_distances(activations, pairs), pairs
-
-
-def rho_of(counts, layers, target, pairs):
-    mask = np.zeros(counts.shape[1], bool)
-    mask[list(layers)] = True
-    s = signatures(counts, np.ones(counts.shape[1:], np.float32), mask).astype(np.float64)
-    return spearmanr(1 - (s[pairs[0]] * s[pairs[1]]).sum(1), target).statistic
-
-
-@pytest.mark.slow
-@given(st.integers(0, 2**32 - 1))
-def test_greedy_choice_is_that_of_a_brute_force(seed):
-    counts, target, pairs = problem(seed)
-    choice = choose_layers(counts.astype(np.float32), target, pairs)
-    kept: list[int] = []
-    for layer, rho in zip(choice.order, choice.curve, strict=True):
-        values = {
-            c: rho_of(counts, [*kept, c], target, pairs) for c in range(counts.shape[1]) if c not in kept
-        }
-        # float32 may swap two nearly equal distances of the 91: that moves rho by at most 6 * 2 * 90 / (91^3 - 91) = 1.4e-3.
-        assert rho == pytest.approx(values[layer], abs=3e-3)
-        assert rho >= max(values.values()) - 3e-3
-        kept.append(layer)
-    peak = int(np.argmax(choice.curve)) + 1
-    assert set(np.flatnonzero(choice.mask)) == set(choice.order[:peak])
-    assert choice.rho == max(choice.curve)
 
 
 def plain_choice(counts, weights, activations, pairs, dtype):
@@ -90,20 +59,27 @@ def idf(counts):
 
 
 @pytest.mark.parametrize("weighting", ["counts", "idf"])
-@pytest.mark.parametrize("seed", [None, 0, 1, 2])
-def test_the_choice_is_that_of_the_plain_greedy(seed, weighting):
+@pytest.mark.parametrize(
+    ("seed", "n"), [(None, 0), *((seed, n) for seed in range(3) for n in (300, pairs_module.FEW + 100))]
+)
+def test_the_choice_is_that_of_the_plain_greedy(seed, n, weighting):
+    """Among many requests it is that of double precision."""
+    many = n > pairs_module.FEW
     if seed is None:
         captured = traces.load()
         counts = captured.prefill_counts
         activations = np.stack([captured.decode_counts(record, 100) for record in range(len(captured))])
     else:
-        counts, activations = structured(seed, 300)
+        counts, activations = structured(seed, n)
     weights = idf(counts) if weighting == "idf" else np.ones(counts.shape[1:], np.float32)
     pairs = sample_pairs(len(counts), 5000, np.random.default_rng(7))
-    order, curve = plain_choice(counts, weights, activations, pairs, np.float32)
+    order, curve = plain_choice(counts, weights, activations, pairs, np.float64 if many else np.float32)
     got = choose_layers(counts, activation_distances(activations, pairs), pairs, weights=weights)
     assert list(got.order) == order
-    np.testing.assert_allclose(got.curve, curve, atol=1e-9)
+    np.testing.assert_allclose(got.curve, curve, atol=1e-6 if many and weighting == "idf" else 1e-9)
+    peak = int(np.argmax(curve)) + 1
+    assert set(np.flatnonzero(got.mask)) == set(order[:peak])
+    assert got.rho == max(got.curve)
 
 
 @pytest.mark.parametrize("bins", [ranks.BINS, 4])
@@ -132,18 +108,6 @@ def test_few_candidates_are_ranked_exactly(monkeypatch):
     assert 24 <= len(ranked) < 24 * 25 // 2 // 4
 
 
-@pytest.mark.parametrize(("weighting", "tolerance"), [("counts", 1e-9), ("idf", 1e-6)])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_choice_among_many_requests_is_that_of_double_precision(seed, weighting, tolerance):
-    counts, activations = structured(seed, pairs_module.FEW + 100)
-    weights = idf(counts) if weighting == "idf" else np.ones(counts.shape[1:], np.float32)
-    pairs = sample_pairs(len(counts), 5000, np.random.default_rng(7))
-    order, curve = plain_choice(counts, weights, activations, pairs, np.float64)
-    got = choose_layers(counts, activation_distances(activations, pairs), pairs, weights=weights)
-    assert list(got.order) == order
-    np.testing.assert_allclose(got.curve, curve, atol=tolerance)
-
-
 @pytest.mark.parametrize("few", [0, 1000])
 def test_some_rows_are_as_good_as_those_alone(monkeypatch, few):
     monkeypatch.setattr(pairs_module, "FEW", few)
@@ -155,16 +119,6 @@ def test_some_rows_are_as_good_as_those_alone(monkeypatch, few):
     some = choose_layers(counts, target, pairs, rows=rows)
     alone = choose_layers(counts[rows], target, pairs)
     assert (some.order, some.curve) == (alone.order, alone.curve)
-
-
-def test_a_layer_that_predicts_beats_one_of_noise():
-    rng = np.random.default_rng(0)
-    signal = rng.integers(0, 50, (60, 1, 8))
-    counts = np.concatenate([rng.integers(0, 50, (60, 1, 8)), signal], axis=1)
-    pairs = sample_pairs(60, 5000, rng)
-    choice = choose_layers(counts.astype(np.float32), activation_distances(signal, pairs), pairs)
-    assert choice.mask.tolist() == [False, True]
-    assert choice.rho == pytest.approx(1.0)
 
 
 def test_a_layer_nobody_uses_changes_nothing():
@@ -188,11 +142,3 @@ def test_disagreeing_shapes_are_refused():
         choose_layers(counts.astype(np.float32), target[1:], pairs)
     with pytest.raises(ValueError, match="NaN"):
         choose_layers(np.full(counts.shape, np.nan), target, pairs)
-
-
-def test_all_subsets_never_beat_by_much_on_small_cases():
-    counts, target, pairs = problem(4)
-    choice = choose_layers(counts.astype(np.float32), target, pairs)
-    subsets = (s for r in range(1, 5) for s in itertools.combinations(range(4), r))
-    best = max(rho_of(counts, s, target, pairs) for s in subsets)
-    assert best - 0.05 <= choice.rho <= best + 1e-3

@@ -15,16 +15,6 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-@pytest.mark.slow
-@given(LOADS, st.integers(0, 1000))
-def test_jsq_takes_a_least_loaded_worker_and_rotates_ties(loads, turn):
-    choice = JSQ().choose(Situation(loads, turn), rng())
-    assert loads[choice.worker] == min(loads)
-    ties = [at for at, load in enumerate(loads) if load == min(loads)]
-    seen = {JSQ().choose(Situation(loads, t), rng()).worker for t in range(turn, turn + len(ties))}
-    assert seen == set(ties)
-
-
 @pytest.mark.parametrize(
     ("requests", "tokens", "cost", "best"),
     [
@@ -54,7 +44,11 @@ def situations(draw):
     score = st.floats(-1, 1, width=32) | st.sampled_from([0.0, 0.5, 0.75, 1.0, float("nan")])
     scores = draw(st.none() | st.lists(score, min_size=len(loads), max_size=len(loads)))
     situation = Situation(
-        loads, draw(st.integers(0, 99)), scores, list(range(len(loads))), draw(st.sampled_from("abc"))
+        loads,
+        draw(st.integers(0, 99)),
+        scores,
+        list(range(len(loads))),
+        draw(st.sampled_from([*"abcd", None])),
     )
     return situation, draw(st.floats(0, 2) | st.sampled_from([0.0, 0.25, 1.0])), draw(st.integers(1, 5))
 
@@ -88,25 +82,9 @@ def test_the_others_choose_as_with_arrays(case):
     situation, *_ = case
     everybody = np.arange(len(situation.in_flight))
     assert JSQ().choose(situation, rng()) == reference(situation, everybody)
-    members = {"a": everybody[::3], "b": everybody[:0], "c": everybody}[situation.label]
+    members = {"a": everybody[::3]}.get(situation.label, everybody)
     policy = Domain({"a": frozenset(range(0, 99, 3)), "b": frozenset({99})})
-    assert policy.choose(situation, rng()) == reference(situation, members if members.size else everybody)
-
-
-def test_eldr_without_a_preference_is_jsq():
-    loads = [3, 1, 2]
-    assert BandJSQ().choose(Situation(loads, 0), rng()).worker == 1
-    zero = BandJSQ().choose(Situation(loads, 0, [0.0, 0.0, 0.0]), rng())
-    assert zero.worker == 1
-    assert zero.candidates == 3
-
-
-def test_tau_zero_is_top_one_and_a_worker_without_centroid_is_always_a_candidate():
-    loads, scores = [9, 0, 0], [0.9, 0.8, 0.1]
-    assert BandJSQ(tau=0.0).choose(Situation(loads, 0, scores), rng()).worker == 0
-    assert BandJSQ(tau=0.1001).choose(Situation(loads, 0, scores), rng()).worker == 1
-    scores[2] = float("nan")
-    assert BandJSQ(tau=0.0).choose(Situation(loads, 0, scores), rng()).worker == 2
+    assert policy.choose(situation, rng()) == reference(situation, members)
 
 
 @given(LOADS, st.integers(0, 2**32 - 1))
@@ -123,14 +101,6 @@ def test_random_and_round_robin_spread():
     counts = np.bincount([Random().choose(Situation(loads, t), generator).worker for t in range(4000)])
     assert counts.min() > 800
     assert [RoundRobin().choose(Situation(loads, t), generator).worker for t in range(5)] == [0, 1, 2, 3, 0]
-
-
-def test_domain_uses_its_group_and_falls_back_to_everybody():
-    policy = Domain({"code": frozenset({1, 3}), "law": frozenset({7})})
-    loads, slots = [0, 5, 0, 4], [0, 1, 2, 3]
-    assert policy.choose(Situation(loads, 0, slots=slots, label="code"), rng()).worker == 3
-    for label in ("law", "poetry", None):
-        assert policy.choose(Situation(loads, 0, slots=slots, label=label), rng()).worker in {0, 2}
 
 
 @pytest.mark.parametrize("name", ["ELDR", "JSQ", "RoundRobin", "PowerOfTwo", "Random", "Domain"])

@@ -38,28 +38,6 @@ def test_a_request_without_experts_has_no_similarity_and_teaches_nothing():
     assert profiles.similarity(np.zeros(CELLS, np.float32), names(2)) is None
 
 
-def test_who_was_sent_a_kind_is_most_like_it():
-    profiles, draw = Profiles(CELLS), kinds(4)
-    for turn in range(200):
-        profiles.take(f"d{turn % 4}", draw(turn % 4))
-    for kind in range(4):
-        scores = profiles.similarity(draw(kind), names(4))
-        assert max(range(4), key=scores.__getitem__) == kind
-
-
-def test_only_the_direction_of_a_signature_counts():
-    profiles, draw = Profiles(CELLS), kinds(2)
-    other = Profiles(CELLS)
-    for turn in range(20):
-        one = draw(turn % 2)
-        profiles.take(f"d{turn % 2}", one)
-        other.take(f"d{turn % 2}", one * 7.0)
-    one = draw(0)
-    assert profiles.similarity(one, names(2)) == pytest.approx(
-        other.similarity(one * 0.1, names(2)), abs=1e-5
-    )
-
-
 def test_it_is_the_cosine_to_the_mean_of_the_signatures():
     profiles, draw = Profiles(CELLS, start=0), kinds(2)
     drawn = [draw(0) for _ in range(LOOK // 2)]
@@ -115,14 +93,6 @@ def test_many_that_come_and_go_take_no_room():
         profiles.retain([f"d{turn}"])
     assert len(profiles._weight) <= 2
     assert len(profiles.table()) == 1
-
-
-def test_one_worker():
-    profiles, draw = Profiles(CELLS), kinds(2)
-    for turn in range(100):
-        profiles.take("d0", draw(turn % 2))
-    (score,) = profiles.similarity(draw(0), ["d0"])
-    assert 0.0 < score <= 1.0
 
 
 def test_64_workers_with_one_kind_each():

@@ -24,10 +24,6 @@ def test_idf_is_the_formula(counts):
             assert idf[layer, expert] == pytest.approx(math.log((len(counts) + 1) / (users + 1)), rel=1e-6)
 
 
-def test_an_expert_that_everybody_uses_weighs_nothing():
-    assert inverse_document_frequency(np.array([[5]]), 5)[0, 0] == 0.0
-
-
 @pytest.mark.slow
 @given(COUNTS, st.integers(0, 2**32 - 1))
 def test_signatures_have_unit_length_or_are_zero(counts, seed):

@@ -145,17 +145,6 @@ def test_few_tokens_say_little():
     assert unions.request(many, 1000).inclusion[0] == pytest.approx((980 + 20 * 0.25) / 1020), "no certainty"
 
 
-def test_what_another_router_told_is_taken_back():
-    unions, request = Unions(SHAPE), Unions(SHAPE).request(prompt(1), 40)
-    unions.heard("r1", {"d0": (1, request.logs)})
-    told = unions.outlook(None, ["d0"], [1]).active
-    assert told == pytest.approx([expected([request])], abs=0.01)
-    unions.heard("r1", {})
-    assert unions.outlook(None, ["d0"], [1]).active == pytest.approx([2.0]), (
-        "in flight, but unknown: the mean"
-    )
-
-
 def test_a_table_tells_others_all_there_is_to_know():
     here, there = Unions(SHAPE), Unions(SHAPE)
     here.join("d0", here.request(prompt(1), 40), 2)
