@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,33 +40,59 @@ def engine(monkeypatch):
     monkeypatch.setattr(worker, "StepSlots", Slots)
 
 
-def counts(tmp_path, hash_size):
-    """Yield both halves of an engine, and a way to read its records."""
-    from eldr.engine.decode.records import page
+@pytest.fixture
+def halves(engine, tmp_path):
+    """Return a function that makes both halves of an engine, which counts prompts as well or answers alone."""
     from eldr.engine.decode.ring import RingReader, path_of
-    from eldr.engine.scheduler import Scheduler
-    from eldr.engine.worker import Worker
-    from tests.engine.halves import GROUP, NO_WINDOWS, config
+    from tests.engine.halves import Halves, config, decode_half, prefill_half, worker_of
 
-    half = Scheduler(config("d"), GROUP, NO_WINDOWS, records=4, hash_size=hash_size)
-    asked = config("d")
-    asked.num_speculative_tokens = 1
-    worker = Worker(asked, GROUP, n_blocks=10, prompts=hash_size is not None, reports=True)
-    reader = RingReader(path_of("d", tmp_path))
-    yield half, worker, lambda: page([reader], after="0", limit=9)["records"]
-    reader.close()
-    half.close()
+    made = []
+
+    def make(*, prompts):
+        of_engine = config(f"d{len(made)}")
+        half = (prefill_half if prompts else decode_half)(of_engine)
+        of_engine.num_speculative_tokens = 1
+        reader = RingReader(ring := path_of(f"d{len(made)}", tmp_path))
+        made.append((half, reader, ring))
+        return Halves(half, worker_of(of_engine, prompts=prompts), reader)
+
+    yield make
+    for half, reader, ring in made:
+        reader.close()
+        half.close()
+        assert not ring.exists()
 
 
 @pytest.fixture
-def decoding(engine, tmp_path):
-    """Return both halves of a decode engine, and a way to read its records."""
-    yield from counts(tmp_path, None)
+def decoding(halves):
+    """Return both halves of an engine that pulls its prompts."""
+    return halves(prompts=False)
 
 
 @pytest.fixture
-def serving(engine, tmp_path):
-    """Return both halves of an engine that computes prompts and answers, and a way to read its records."""
-    from tests.engine.halves import GROUP
+def serving(halves):
+    """Return both halves of an engine that computes prompts and answers."""
+    return halves(prompts=True)
 
-    yield from counts(tmp_path, GROUP.block_size)
+
+@pytest.fixture
+def simulated(engine, tmp_path, monkeypatch):
+    """Return a function that starts a simulated engine, as a context."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import init_none_hash
+
+    from eldr.engine import scheduler
+    from eldr.engine.decode import deadline
+    from eldr.engine.hooks import plugin
+    from tests.engine.fuzz_runner import Transport
+    from tests.engine.fuzzing import RING, Engine
+
+    plugin.register()
+    clock = SimpleNamespace(value=0.0)
+    monkeypatch.setitem(KVConnectorFactory._registry, "Transport", lambda: Transport)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: clock.value))
+    monkeypatch.setattr(scheduler, "rings_of", lambda *_: [tmp_path / RING])
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    init_none_hash(sha256)
+    return lambda setting, chance: closing(Engine(setting, chance, tmp_path, clock))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 LAYERS = 2
 BLOCK, BLOCKS, EXPERTS, TOP_K = 4, 40, 6, 2
@@ -56,6 +59,59 @@ def engine_config(folder: Path, transfer: Any) -> Any:
     config = arguments.create_engine_config()
     config.cache_config.num_gpu_blocks = BLOCKS
     return config
+
+
+def transfer_config(role: str, *connectors: str, on_failure: str = "fail") -> Any:
+    """Return vLLM's configuration of these connectors beside each other."""
+    from vllm.config import KVTransferConfig
+
+    return KVTransferConfig(
+        kv_connector="MultiConnector",
+        kv_role=role,
+        kv_load_failure_policy=on_failure,
+        kv_connector_extra_config={
+            "connectors": [{"kv_connector": name, "kv_role": role} for name in connectors]
+        },
+    )
+
+
+def worker_connector(worker: Any, *, reports: bool = False) -> Any:
+    """Return our connector of a worker's process, around its half."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+    from eldr.engine.counting import Counting
+    from eldr.engine.decode.deadline import PullWatch
+    from eldr.engine.hooks.connector import EldrConnector
+    from eldr.engine.metrics import EngineStats
+
+    found = EldrConnector.__new__(EldrConnector)
+    found._role, found._scheduler, found._worker = KVConnectorRole.WORKER, None, worker
+    found._counting, found._prompts, found._reports = Counting("activations"), False, []
+    found._late, found._reports_late = EngineStats(), reports
+    found._watch = PullWatch(found._late.add_late_pull)
+    return found
+
+
+class Prometheus:
+    """What Prometheus sees of an engine."""
+
+    def __init__(self, config: Any = None, make: Any = None) -> None:
+        from eldr.engine.metrics import EnginePromMetrics
+
+        self._registry = CollectorRegistry()
+        kinds = (Gauge, Counter, Histogram)
+        types = {kind: functools.partial(kind, registry=self._registry) for kind in kinds}
+        config = config or SimpleNamespace(
+            kv_transfer_config=None,
+            model_config=SimpleNamespace(get_num_experts=lambda: 16),
+            parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1),
+        )
+        self._metrics = (make or EnginePromMetrics)(config, types, ["engine"], {0: ["0"]})
+        self.observe = self._metrics.observe
+
+    def seen(self, name: str, **labels: str) -> float | None:
+        """Return the value of a sample."""
+        return self._registry.get_sample_value(name, {"engine": "0"} | labels)
 
 
 def scheduler_of(config: Any, window: int = 0, *, asynchronous: bool = False) -> Any:

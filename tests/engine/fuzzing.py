@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from vllm.config import KVTransferConfig, SpeculativeConfig
+from vllm.config import SpeculativeConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -25,14 +25,12 @@ from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.decode.ring import RingReader
 from eldr.engine.worker import Worker
-from tests.engine.fakes import BLOCK, LAYERS, Capture, Slots, engine_config, scheduler_of
+from tests.engine.fakes import BLOCK, LAYERS, Capture, Slots, engine_config, scheduler_of, transfer_config
 from tests.engine.fuzz_runner import Runner
 
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 RING = "ring"
 """An engine's ring of records, in the folder of its model."""
-Clock = SimpleNamespace
-"""What the plug-in takes for the time, in ``value``: every step takes a second."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +87,8 @@ class Setting:
 
     def config(self, folder: Path) -> Any:
         """Return vLLM's configuration; a folder for the model's is needed."""
-        connectors = [
-            {"kv_connector": "Transport", "kv_role": "kv_both"},
-            {"kv_connector": "EldrConnector", "kv_role": KV_ROLES[self.role]},
-        ]
-        transfer = KVTransferConfig(
-            kv_connector="MultiConnector",
-            kv_role=KV_ROLES[self.role],
-            kv_load_failure_policy=self.on_failure,
-            kv_connector_extra_config={"connectors": connectors[::-1] if self.first else connectors},
-        )
+        connectors = ["Transport", "EldrConnector"][:: -1 if self.first else 1]
+        transfer = transfer_config(KV_ROLES[self.role], *connectors, on_failure=self.on_failure)
         config = engine_config(folder, transfer)
         config.cache_config.num_gpu_blocks = self.blocks
         config.cache_config.enable_prefix_caching = self.prefix_caching
@@ -129,10 +119,12 @@ class Engine:
         Pulls that our watch gave up, and that the transport reported as failed.
     lost : int
         Blocks that did not arrive in their step.
+    clock : SimpleNamespace
+        What the plug-in takes for the time, in ``value``: every step takes a second.
     """
 
-    def __init__(self, setting: Setting, chance: random.Random, folder: Path, clock: Clock) -> None:
-        self.setting, self._chance, self._clock = setting, chance, clock
+    def __init__(self, setting: Setting, chance: random.Random, folder: Path, clock: SimpleNamespace) -> None:
+        self.setting, self._chance, self.clock = setting, chance, clock
         config = setting.config(folder)
         self.scheduler = scheduler_of(config, setting.window, asynchronous=setting.asynchronous)
         self.scheduler.use_v2_model_runner = setting.runner_v2
@@ -150,13 +142,14 @@ class Engine:
         self.answers: dict[str, Any] = {}
         self.late = self.failed = self.lost = 0
 
-    def add(self, prompt: list[int], sampling: SamplingParams) -> None:
-        """Take a request."""
+    def add(self, prompt: list[int], sampling: SamplingParams, **fields: Any) -> str:
+        """Take a request; return its name."""
         name, chance = f"r{len(self.requests)}", self._chance
         order = {"priority": chance.randrange(3), "arrival_time": float(len(self.requests))}
-        request = Request(name, prompt, sampling, None, block_hasher=self._hasher, **order)
+        request = Request(name, prompt, sampling, None, block_hasher=self._hasher, **order | fields)
         self.requests[name] = request
         self.scheduler.add_request(request)
+        return name
 
     def step(self) -> None:
         """Schedule and compute a step, and take what one brought; steps scheduled ahead wait for their turn."""
@@ -208,7 +201,7 @@ class Engine:
         self._ring.close()
 
     def _compute(self, output: Any) -> ModelRunnerOutput:
-        self._clock.value += 1
+        self.clock.value += 1
         orders = pickle.loads(pickle.dumps(output.kv_connector_metadata.metadata[self._at]))
         names, sampled = list(output.num_scheduled_tokens), self._runner.run(output)
         self._watch.begin(orders.pulls)

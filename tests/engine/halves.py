@@ -8,8 +8,10 @@ from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, 
 from vllm.v1.request import RequestStatus
 
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.decode.records import page
 from eldr.engine.decode.windows import Windows
 from eldr.engine.scheduler import Scheduler
+from eldr.engine.worker import Worker
 from tests.engine.fakes import LAYERS, Capture, Slots
 
 GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
@@ -33,9 +35,14 @@ def config(engine="test"):
     )
 
 
-def prefill_half(of_engine):
-    """Return the scheduler's half of a prefill engine."""
-    return Scheduler(of_engine, GROUP, NO_WINDOWS, 4, hash_size=GROUP.block_size)
+def prefill_half(of_engine=None):
+    """Return the scheduler's half of an engine that counts prompts."""
+    return Scheduler(of_engine or config(), GROUP, NO_WINDOWS, 4, hash_size=GROUP.block_size)
+
+
+def decode_half(of_engine=None):
+    """Return the scheduler's half of an engine that pulls its prompts."""
+    return Scheduler(of_engine or config(), GROUP, NO_WINDOWS, 4)
 
 
 def request(
@@ -117,10 +124,45 @@ def sent(report):
     return pickle.loads(pickle.dumps(report))
 
 
-def run(half, worker, new=(), cached=(), blocks=None, *, drafts=None, expert):
-    """Run a step in which every token uses the experts (expert, expert + 1)."""
-    step = output(new, cached, blocks, drafts=drafts)
-    worker.begin(sent(half.orders(step)))
-    route(new, cached, blocks, expert=expert)
-    report = worker.finish()
-    return None if report is None else sent(report)
+def worker_of(of_engine=None, *, prompts, **more):
+    """Return the worker's half of an engine."""
+    return Worker(of_engine or config(), GROUP, 40, prompts=prompts, **({"reports": True} | more))
+
+
+class Halves:
+    """Both halves of an engine, whose requests are served step by step.
+
+    Attributes
+    ----------
+    blocks : dict
+        Of each request.
+    """
+
+    def __init__(self, half, worker, reader=None):
+        self.half, self.worker, self._reader, self.blocks = half, worker, reader, {}
+
+    def add(self, name, prompt, blocks=(), **more):
+        """Take a request."""
+        self.blocks[name] = blocks
+        self.half.add(asked := request(name, prompt, **more))
+        return asked
+
+    def report(self, *tokens, expert=0, drafts=None):
+        """Run a step of (request, tokens computed before, tokens in it) that all use the experts (expert, expert + 1); return its report."""
+        self.worker.begin(sent(self.half.orders(output((), tokens, self.blocks, drafts=drafts))))
+        route((), tokens, self.blocks, expert=expert)
+        self.worker.load(None)
+        return sent(self.worker.finish())
+
+    def step(self, *tokens, **more):
+        """Run such a step, and take its report."""
+        self.half.update(self.report(*tokens, **more))
+
+    def end(self, asked, generated):
+        """End a request that has generated some tokens; return what its answer carries."""
+        asked.num_output_tokens = generated
+        return self.half.end(asked)
+
+    def records(self):
+        """Return what was left of whole requests."""
+        return page([self._reader], after="0", limit=9)["records"]

@@ -1,13 +1,11 @@
 """What the choice of replicas brought, from the worker through the scheduler to Prometheus; and that trouble ends the engine."""
 
-import functools
 import pickle
 from collections import deque
 from types import SimpleNamespace
 
 import pytest
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from eldr import contract
 from eldr.engine import metrics
@@ -19,7 +17,7 @@ from eldr.engine.messages import StepReport
 from eldr.engine.orders import Orders
 from eldr.engine.scheduler import Scheduler, _Step
 from eldr.engine.worker import Worker
-from tests.engine.fakes import LAYERS, Capture, Slots
+from tests.engine.fakes import LAYERS, Capture, Prometheus, Slots
 
 FIGURES = torch.tensor([[3, 5, 6, 8], [4, 7, 5, 10]], dtype=torch.int32)
 
@@ -83,19 +81,11 @@ def test_figures_of_a_step_reach_prometheus(worker, chosen, scheduler):
     scheduler.update(step(worker(), chosen, torch.zeros_like(FIGURES)))  # vLLM's choice was kept
     stats = scheduler.stats()
     assert stats.data["balance"] == [[3.5, 6.0, 5.5, 9.0], [2.0, 4.0, 6.0, 8.0]]
-    registry = CollectorRegistry()
-    types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(get_num_experts=lambda: 16),
-        kv_transfer_config=None,
-        parallel_config=SimpleNamespace(tensor_parallel_size=2, data_parallel_size=1),
-    )
-    prometheus = metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
+    prometheus = Prometheus()
     prometheus.observe(stats.to_dict())
 
     def seen(name, choice):
-        labels = {"engine": "0", "choice": choice}
-        return [registry.get_sample_value(f"{name}_{kind}", labels) for kind in ("sum", "count")]
+        return [prometheus.seen(f"{name}_{kind}", choice=choice) for kind in ("sum", "count")]
 
     assert seen(contract.METRIC_FULLEST_RANK, "balanced") == [5.5, 2]
     assert seen(contract.METRIC_FULLEST_RANK, "vllm") == [11.5, 2]

@@ -6,25 +6,21 @@ import torch
 from eldr.engine import worker as worker_half
 from eldr.engine.counting import Counting
 from eldr.engine.orders import Orders
-from eldr.engine.scheduler import Scheduler
 from eldr.engine.worker import Worker
 from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import GROUP, NO_WINDOWS, TOP_K, config, output, prefill_half, sent
+from tests.engine.halves import GROUP, TOP_K, config, output, sent, worker_of
+
+ONE = torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+"""A token's experts."""
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
-    if role == "prefill":
-        half = prefill_half(config())
-        worker = Worker(config(), GROUP, n_blocks=10, prompts=True, reports=True)
-    else:
-        half = Scheduler(config("unknown"), GROUP, NO_WINDOWS, records=4)
-        worker = Worker(config("unknown"), GROUP, n_blocks=10, prompts=False, reports=True)
+@pytest.mark.parametrize("prompts", [True, False])
+def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(halves, prompts):
+    at = halves(prompts=prompts)
     for slots in (None, torch.tensor([4])):
-        worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
-        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
-        assert worker.finish().hidden == "a step did not report where its tokens are in the KV cache"
-    half.close()
+        at.worker.begin(sent(at.half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
+        Slots.slots, Capture.ids = slots, ONE
+        assert at.worker.finish().hidden == "a step did not report where its tokens are in the KV cache"
 
 
 @pytest.mark.parametrize(("prompts", "mib"), [(True, "12.0"), (False, "24.0")])
@@ -58,7 +54,7 @@ def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said, own_fails
     if own_fails:
         counting.stop("it could not be made")
     else:
-        worker = Worker(config(), GROUP, n_blocks=10, prompts=False, reports=True, counting=counting)
+        worker = worker_of(prompts=False, counting=counting)
     worker_half.agree(config(), counting, worker)
     asked.remove("group")
     assert not asked, "once: the other rank waits for it"
@@ -66,7 +62,7 @@ def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said, own_fails
         assert counting.stopped
         return
     worker.begin(sent(Orders(step=1, requests=1, answers=True)))
-    Slots.slots, Capture.ids = torch.tensor([4]), torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+    Slots.slots, Capture.ids = torch.tensor([4]), ONE
     assert worker.finish().hidden == said[1]
     assert shared == [True] * (not said[1])
 
@@ -75,15 +71,14 @@ def test_a_rank_whose_slots_are_unknown_has_no_requests_for_the_others(engine, m
     begun, ended = [], []
     monkeypatch.setattr(Capture, "begin", lambda _, requests=0: begun.append(requests))
     monkeypatch.setattr(Capture, "end", lambda _: ended.append(True))
-    worker = Worker(config(), GROUP, n_blocks=10, prompts=False, reports=True)
+    worker = worker_of(prompts=False)
     for step, slots in ((1, None), (2, torch.tensor([4]))):
         worker.begin(sent(Orders(step=step, requests=3)))
-        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+        Slots.slots, Capture.ids = slots, ONE
         assert worker.finish().hidden
     assert (begun, ended) == ([3], [True, True]), "it tells of no step any more"
 
 
 def test_a_rank_that_does_not_report_counts_nothing(engine):
     for prompts in (True, False):
-        worker = Worker(config(), GROUP, n_blocks=10, prompts=prompts, reports=False)
-        assert worker.finish() is None
+        assert worker_of(prompts=prompts, reports=False).finish() is None

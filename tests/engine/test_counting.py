@@ -10,9 +10,7 @@ from eldr.engine import messages, metrics
 from eldr.engine.counting import Counting
 from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.messages import StepReport
-from eldr.engine.scheduler import Scheduler
-from eldr.engine.worker import Worker
-from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, config, output, prefill_half, request, route, sent
+from tests.engine.halves import REMOTE, output, request
 
 WHY = "a field that vLLM renamed"
 
@@ -28,23 +26,13 @@ def wrong(engine, caplog):
     return lambda: [one for one in caplog.records if one.levelno == logging.ERROR]
 
 
-def step(half, worker, new=(), cached=(), blocks=None):
-    """Run a step in which every token uses experts 0 and 1."""
-    route(new, cached, blocks)
-    worker.begin(sent(half.orders(output(new, cached, blocks))))
-    worker.load(None)
-    report = worker.finish()
-    return None if report is None else sent(report)
-
-
-def prefilled(half, worker, name):
+def prefilled(at, name):
     """Serve a prompt of four tokens; return what its answer says."""
-    asked = request(name, 4, kv=REMOTE)
-    half.add(asked)
-    report = step(half, worker, new=[(name, 0, 4)], blocks={name: [1]})
-    answer = half.end(asked)
-    half.update(report)
-    half.stats()
+    asked = at.add(name, 4, [1], kv=REMOTE)
+    report = at.report((name, 0, 4))
+    answer = at.half.end(asked)
+    at.half.update(report)
+    at.half.stats()
     return answer["eldr"]
 
 
@@ -63,61 +51,45 @@ def spoil(half, part, name):
     setattr(half, part, Failing(getattr(half, part), name))
 
 
-@pytest.fixture
-def prefill():
-    half = prefill_half(config())
-    yield half, Worker(config(), GROUP, 40, prompts=True, reports=True)
-    half.close()
-
-
-def test_a_prompt_is_counted_while_nothing_fails(wrong, prefill):
-    assert prefilled(*prefill, "a")["exact"] is True
+def test_an_answer_that_cannot_be_written_is_none(wrong, serving):
+    assert prefilled(serving, "fine")["exact"] is True
     assert not wrong()
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(messages, "encode_counts", fail)
+        assert "counting failed" in prefilled(serving, "a")["unavailable"]
+    assert "counting failed" in prefilled(serving, "b")["unavailable"]
 
 
-def test_an_answer_that_cannot_be_written_is_none(wrong, prefill, monkeypatch):
-    monkeypatch.setattr(messages, "encode_counts", fail)
-    assert "counting failed" in prefilled(*prefill, "a")["unavailable"]
-    monkeypatch.undo()
-    assert "counting failed" in prefilled(*prefill, "b")["unavailable"]
+PULLED = {"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12}
 
 
-def decoded(half, worker, name):
-    """Serve a request whose prompt of four tokens was pulled, for three tokens."""
-    asked = request(name, 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
-    half.add(asked)
-    half.pulls.allocated(asked)
-    half.update(step(half, worker, new=[(name, 3, 1)], blocks={name: [1, 2]}))
-    for at in (4, 5):
-        half.update(step(half, worker, cached=[(name, at, 1)], blocks={name: [1, 2]}))
-    asked.num_output_tokens = 3
-    half.end(asked)
-    half.update(step(half, worker))
-    half.update(step(half, worker, new=[("last", 0, 1)], blocks={"last": [5]}))
-    stats = half.stats()
+def decoded(at, name):
+    """Serve a request whose prompt of four tokens was pulled, for three tokens; return its records."""
+    asked = at.add(name, 4, [1, 2], kv=PULLED)
+    at.half.pulls.allocated(asked)
+    for position in (3, 4, 5):
+        at.step((name, position, 1))
+    at.end(asked, 3)
+    at.step()
+    at.blocks["last"] = [5]
+    at.step(("last", 0, 1))
+    stats = at.half.stats()
     return {} if stats is None else stats.data["records"]
 
 
-@pytest.fixture
-def decode():
-    half = Scheduler(config("counting"), GROUP, NO_WINDOWS, records=4)
-    yield half, Worker(config("counting"), GROUP, 40, prompts=False, reports=True)
-    half.close()
-
-
-def test_a_prefill_engine_whose_statistics_fail_serves_on(wrong, prefill):
-    spoil(prefill[0], "_stats", "take")
-    assert prefilled(*prefill, "a")["exact"] is True
-    assert "counting failed" in prefilled(*prefill, "b")["unavailable"]
+def test_a_prefill_engine_whose_statistics_fail_serves_on(wrong, serving):
+    spoil(serving.half, "_stats", "take")
+    assert prefilled(serving, "a")["exact"] is True
+    assert "counting failed" in prefilled(serving, "b")["unavailable"]
     assert len(wrong()) == 2
 
 
-def test_a_report_whose_counts_do_not_arrive_says_so_to_the_other_process(wrong, decode, monkeypatch):
-    assert decoded(*decode, "a") == {"exact": 1}
+def test_a_report_whose_counts_do_not_arrive_says_so_to_the_other_process(wrong, decoding, monkeypatch):
+    assert decoded(decoding, "a") == {"exact": 1}
     with monkeypatch.context() as broken:
         broken.setattr(StepReport, "arrived", fail)
-        assert decoded(*decode, "b").get("exact", 0) == 0
-    assert decoded(*decode, "c").get("exact", 0) == 0
+        assert decoded(decoding, "b").get("exact", 0) == 0
+    assert decoded(decoding, "c").get("exact", 0) == 0
     assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
 
 
@@ -129,27 +101,24 @@ def test_metrics_that_fail_are_left_out(caplog):
     assert "left out of the metrics: KeyError('active')" in caplog.text
 
 
-def test_pulls_keep_their_deadlines_when_nothing_is_counted(wrong, decode):
-    half, _ = decode
-    spoil(half, "_tracker", "step")
-    asked = request("a", 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
-    half.add(asked)
-    half.pulls.allocated(asked)
-    assert half.orders(output()).pulls == {"a": 1e12}
+def test_pulls_keep_their_deadlines_when_nothing_is_counted(wrong, decoding):
+    spoil(decoding.half, "_tracker", "step")
+    decoding.half.pulls.allocated(decoding.add("a", 4, kv=PULLED))
+    assert decoding.half.orders(output()).pulls == {"a": 1e12}
 
 
-def test_of_requests_that_come_after_counting_has_stopped_nothing_is_kept(wrong, decode):
-    half, worker = decode
+def test_of_requests_that_come_after_counting_has_stopped_nothing_is_kept(wrong, decoding):
+    half = decoding.half
     half._counting.stop("no memory")
     for number in range(20):
-        decoded(half, worker, f"r{number}")
+        decoded(decoding, f"r{number}")
         assert len(half._tracker) <= 1, "the one that goes on"
     kept = half._ended, half._empty, half.pulls._deadlines, half.pulls._pulling
     assert not any(kept)
 
 
-def test_requests_without_counts_are_told_once(wrong, decode):
-    half, _ = decode
+def test_requests_without_counts_are_told_once(wrong, decoding):
+    half = decoding.half
     half._counting.stop("no memory")
     streamed, never = request("a", 4, resumable=True, generated=2), request("b", 4)
     for one in (streamed, never):

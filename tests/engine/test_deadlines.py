@@ -1,14 +1,11 @@
 """Deadlines of pulls under vLLM's own scheduler, MultiConnector and the scheduler half of NIXL; only workers are missing."""
 
-import functools
 import pickle
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -24,17 +21,21 @@ from eldr.contract import (
 )
 from eldr.engine import metrics
 from eldr.engine import scheduler as scheduler_half
-from eldr.engine import worker as worker_half
-from eldr.engine.capture.cache import CacheGroup
-from eldr.engine.counting import Counting
 from eldr.engine.decode import deadline
 from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.decode.ring import path_of
 from eldr.engine.hooks import plugin
 from eldr.engine.hooks.connector import EldrConnector
 from eldr.engine.orders import Orders
-from eldr.engine.worker import Worker
-from tests.engine.fakes import BLOCK, REMOTE, Capture, Slots, engine_config, scheduler_of
+from tests.engine.fakes import (
+    BLOCK,
+    REMOTE,
+    Prometheus,
+    engine_config,
+    scheduler_of,
+    transfer_config,
+    worker_connector,
+)
 
 PROMPT = list(range(10))
 NOW = 1000.0
@@ -48,21 +49,14 @@ class Engine:
         self.scheduler = scheduler_of(config, window)
         children = self.scheduler.connector.sub_connectors
         (self.ours,) = (at for at, child in enumerate(children) if isinstance(child, EldrConnector))
-        self.half = children[self.ours]._scheduler
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
-        self.ended = {}
-        self.late = {}
-        self.cut = 0
-        self.pulled, self.told = (
-            [],
-            [],
-        )  # requests whose blocks NIXL reads, and those it only says it does not need
+        self.ended, self.late, self.cut = {}, Counter(), 0
+        self.pulled, self.told = [], []  # whose blocks NIXL reads, and whose it only says it does not need
 
     def add(self, name, *, prompt=PROMPT, tokens=3, **fields):
         sampling = SamplingParams(max_tokens=tokens, extra_args={"kv_transfer_params": REMOTE | fields})
         self.scheduler.add_request(Request(name, prompt, sampling, None, block_hasher=self.hasher))
-        return self.scheduler.requests[name]
 
     def step(self, arrived=(), failed=()):
         """Run a step at whose end some pulls have ended; return its tokens by request, and what the worker is told."""
@@ -86,19 +80,17 @@ class Engine:
             stats = (outputs.scheduler_stats and outputs.scheduler_stats.kv_connector_stats) or {}
             ours = stats.get("EldrConnector", {"late": {}, "cut": 0})
             self.cut += ours["cut"]
-            for outcome, count in ours["late"].items():
-                self.late[outcome] = self.late.get(outcome, 0) + count
+            self.late += Counter(ours["late"])
         return tokens, pickle.loads(pickle.dumps(metadata[self.ours])).pulls
 
     def run(self):
         """Run until all requests have ended; return how many tokens were computed of each."""
-        total = {}
+        total = Counter()
         for _ in range(100):
             if not self.scheduler.has_unfinished_requests():
                 self.step()  # in which the transport says what is left to say
                 return total
-            for name, n in self.step()[0].items():
-                total[name] = total.get(name, 0) + n
+            total += Counter(self.step()[0])
         raise AssertionError("requests that never end")
 
 
@@ -119,13 +111,7 @@ def build(tmp_path, monkeypatch, clock):
     made = []
 
     def make(order="last", policy="fail", window=0):
-        children = [{"kv_connector": name, "kv_role": "kv_consumer"} for name in CONNECTORS[order]]
-        transfer = KVTransferConfig(
-            kv_connector="MultiConnector",
-            kv_role="kv_consumer",
-            kv_load_failure_policy=policy,
-            kv_connector_extra_config={"connectors": children},
-        )
+        transfer = transfer_config("kv_consumer", *CONNECTORS[order], on_failure=policy)
         made.append(Engine(engine_config(tmp_path, transfer), window))
         return made[-1]
 
@@ -146,14 +132,9 @@ def test_a_prompt_whose_deadline_has_passed_is_prefilled_here(engine, caplog, la
     assert engine.run() == {"a": len(PROMPT) + 2}
     assert engine.ended == {"a": FinishReason.LENGTH}
     assert engine.pulled == []
+    assert engine.told == ["a"], "the prefill engine may free the blocks, and knows it once"
     assert engine.late == {LATE_PREFILLED: 1}
     assert f"request a: its KV had to be pulled {late:.3f} s ago" in caplog.text
-
-
-def test_the_prefill_engine_is_told_once_that_it_may_free_the_blocks(engine):
-    engine.add("a", **{PULL_BEFORE_KEY: NOW - 1})
-    engine.run()
-    assert engine.told == ["a"]
 
 
 def test_a_request_that_is_aborted_before_it_has_blocks_frees_those_of_the_prefill_engine(build):
@@ -296,60 +277,25 @@ def test_a_workers_watch_tells_once_of_each_pull_that_is_not_there_in_time(clock
 
 
 def test_prometheus_sees_what_both_processes_counted():
-    registry = CollectorRegistry()
-    types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
-    model = SimpleNamespace(get_num_experts=lambda: 6)
-    parallel = SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1)
-    config = SimpleNamespace(model_config=model, kv_transfer_config=None, parallel_config=parallel)
-    prometheus = metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
+    prometheus = Prometheus()
 
-    def seen(outcome):
-        return registry.get_sample_value(f"{METRIC_LATE_PULLS}_total", {"engine": "0", "outcome": outcome})
+    def seen():
+        name = f"{METRIC_LATE_PULLS}_total"
+        return [prometheus.seen(name, outcome=one) for one in (LATE_PREFILLED, LATE_DISCARDED)]
 
-    assert (seen(LATE_PREFILLED), seen(LATE_DISCARDED)) == (0, 0), (
-        "there before the first one, so that it is an increase"
-    )
+    assert seen() == [0, 0], "there before the first one, so that it is an increase"
     scheduler, worker = metrics.EngineStats(), metrics.EngineStats()
     for stats, outcome in ((scheduler, LATE_PREFILLED), (worker, LATE_DISCARDED), (worker, LATE_PREFILLED)):
         stats.add_late_pull(outcome)
     scheduler.add_cut_prompt()
-    together = worker.take().aggregate(scheduler.take())
-    prometheus.observe(together.to_dict())
-    assert (seen(LATE_PREFILLED), seen(LATE_DISCARDED)) == (2, 1)
-    assert registry.get_sample_value(f"{METRIC_CUT_PROMPTS}_total", {"engine": "0"}) == 1
-
-
-@pytest.fixture
-def worker(monkeypatch):
-    """Return a connector of a worker process, in which a model is missing."""
-    monkeypatch.setattr(worker_half, "RoutingCapture", Capture)
-    monkeypatch.setattr(worker_half, "StepSlots", Slots)
-    connector = EldrConnector.__new__(EldrConnector)
-    connector._role, connector._scheduler, connector._reports = KVConnectorRole.WORKER, None, []
-    connector._counting, connector._prompts, connector._late = (
-        Counting("activations"),
-        False,
-        metrics.EngineStats(),
-    )
-    connector._watch = PullWatch(connector._late.add_late_pull)
-    model = SimpleNamespace(get_num_experts=lambda: 6)
-    parallel = SimpleNamespace(data_parallel_size=1)
-    config = SimpleNamespace(
-        model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=2), parallel_config=parallel
-    )
-
-    def make(*, reports):
-        group = CacheGroup(0, "layer", BLOCK)
-        connector._worker = Worker(config, group, n_blocks=10, prompts=False, reports=reports)
-        connector._reports_late = reports
-        return connector
-
-    return make
+    prometheus.observe(worker.take().aggregate(scheduler.take()).to_dict())
+    assert seen() == [2, 1]
+    assert prometheus.seen(f"{METRIC_CUT_PROMPTS}_total") == 1
 
 
 @pytest.mark.parametrize("reports", [True, False])
-def test_every_rank_fails_late_pulls_and_the_first_one_counts_them(worker, clock, reports):
-    connector = worker(reports=reports)
+def test_every_rank_fails_late_pulls_and_the_first_one_counts_them(clock, reports):
+    connector = worker_connector(None, reports=reports)
     connector.bind_connector_metadata(Orders(pulls={"a": NOW - 1}))
     results = connector.get_transfer_results(set())
     assert (results.failed_recving, results.finished_recving) == ({"a"}, set())

@@ -6,29 +6,22 @@ More seeds than the default: ``ELDR_FUZZ_SEEDS=400``. A failure names its seed, 
 import os
 import random
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import PULL_BEFORE_KEY
-from eldr.engine import scheduler as scheduler_half
 from eldr.engine import worker as worker_half
-from eldr.engine.decode import deadline
 from eldr.engine.decode.tracking import n_rows
-from eldr.engine.hooks import plugin
 from eldr.engine.steps import is_pulled
 from eldr.engine.worker import Worker
 from eldr.wire import decode_counts
 from tests.engine.fakes import REMOTE
-from tests.engine.fuzz_runner import STOP, STORED, VOCABULARY, Transport, counts_of
-from tests.engine.fuzzing import RING, Engine, Setting
+from tests.engine.fuzz_runner import STOP, STORED, VOCABULARY, counts_of
+from tests.engine.fuzzing import Setting
 
 SEEDS = int(os.environ.get("ELDR_FUZZ_SEEDS", "16"))
 REQUESTS = 45
@@ -55,8 +48,8 @@ class Traffic:
         Requests whose counts went with a reset of the connectors.
     """
 
-    def __init__(self, engine, chance, clock):
-        self.engine, self._chance, self._clock = engine, chance, clock
+    def __init__(self, engine, chance):
+        self.engine, self._chance = engine, chance
         self._stems = [[chance.randrange(VOCABULARY) for _ in range(40)] for _ in range(3)]
         self.seen, self.forgotten = Counter(), set()
 
@@ -101,7 +94,7 @@ class Traffic:
 
     def _pulled(self):
         """Return the offer of a prompt's KV: none, without a deadline, or with one that passed, passes soon, or never does."""
-        before = self._clock.value + self._chance.choice([-5, 2.5, 1e6])
+        before = self.engine.clock.value + self._chance.choice([-5, 2.5, 1e6])
         pulled = {**REMOTE}
         return self._chance.choice([{}, pulled, pulled | {PULL_BEFORE_KEY: before}])
 
@@ -172,38 +165,26 @@ def check_records(engine, forgotten):
 
 
 @pytest.fixture
-def fuzz(engine, tmp_path, monkeypatch):
+def fuzz(simulated):
     """Return a function that serves the requests of a seed and checks what was counted; it returns what was seen."""
-    plugin.register()
-    clock = SimpleNamespace(value=0.0)
-    monkeypatch.setitem(KVConnectorFactory._registry, "Transport", lambda: Transport)
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: clock.value))
-    monkeypatch.setattr(scheduler_half, "rings_of", lambda *_: [tmp_path / RING])
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    init_none_hash(sha256)
 
     def run(seed):
         chance = random.Random(seed)
         setting = Setting.drawn(seed, chance)
-        simulated = Engine(setting, chance, tmp_path, clock)
         try:
-            traffic = Traffic(simulated, chance, clock)
-            traffic.run()
-            for counting in (simulated.connector._counting, simulated.worker._counting):
-                assert not counting.stopped
-            checked = check_records(simulated, traffic.forgotten)
-            if setting.role == "prefill":
-                checked += check_prefill(simulated)
+            with simulated(setting, chance) as engine:
+                traffic = Traffic(engine, chance)
+                traffic.run()
+                for counting in (engine.connector._counting, engine.worker._counting):
+                    assert not counting.stopped
+                checked = check_records(engine, traffic.forgotten)
+                if setting.role == "prefill":
+                    checked += check_prefill(engine)
         except BaseException as error:
             error.add_note(f"seed {seed}: {setting}")
             raise
-        finally:
-            simulated.close()
-        return (
-            Counter({f"{setting.role}: {event}": n for event, n in traffic.seen.items()})
-            + checked
-            + kind(setting)
-        )
+        events = Counter({f"{setting.role}: {event}": n for event, n in traffic.seen.items()})
+        return events + checked + kind(setting)
 
     return run
 

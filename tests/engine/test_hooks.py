@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
@@ -34,7 +33,7 @@ from eldr.engine.hooks.endpoint import ActivationsEndpoint, activations
 from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.metrics import EngineStats
 from eldr.wire import decode_counts
-from tests.engine.fakes import BLOCKS, LAYERS, REMOTE, engine_config
+from tests.engine.fakes import BLOCKS, LAYERS, REMOTE, Prometheus, engine_config
 from tests.engine.halves import GROUP, TOP_K, output, request, route
 
 PACKAGES = (
@@ -138,13 +137,7 @@ class Engine:
         ]
         self.config, (self.scheduler, self.worker) = config, self.halves
         self.worker.register_kv_caches({})
-        registry = CollectorRegistry()
-        types = {
-            kind: lambda registry=registry, kind=kind, **of: kind(registry=registry, **of)
-            for kind in (Gauge, Counter, Histogram)
-        }
-        self.registry = registry
-        self.prometheus = hooks.EldrConnector.build_prom_metrics(config, types, ["engine"], {0: ["0"]})
+        self.prometheus = Prometheus(config, hooks.EldrConnector.build_prom_metrics)
         self.late: set[str] = set()
 
     def add(self, asked):
@@ -397,7 +390,7 @@ def told(engine):
     stats = engine.scheduler.get_kv_connector_stats()
     if stats is not None:
         engine.prometheus.observe(stats.data)
-    return engine.registry.get_sample_value(METRIC_COUNTING, {"engine": "0"})
+    return engine.prometheus.seen(METRIC_COUNTING)
 
 
 @pytest.mark.parametrize("role", ["kv_producer", "kv_consumer"])

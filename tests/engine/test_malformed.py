@@ -1,7 +1,6 @@
 """Malformed ``kv_transfer_params`` under vLLM's own scheduler and NIXL's half of it: they must not end the engine, on either role."""
 
 import pytest
-from vllm.config import KVTransferConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -11,7 +10,7 @@ from eldr.engine import scheduler as scheduler_half
 from eldr.engine.decode.ring import path_of
 from eldr.engine.hooks import plugin
 from eldr.engine.steps import drop_malformed
-from tests.engine.fakes import BLOCK, REMOTE, engine_config, scheduler_of
+from tests.engine.fakes import BLOCK, REMOTE, engine_config, scheduler_of, transfer_config
 
 NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 MALFORMED = {
@@ -58,14 +57,7 @@ def scheduler(request, tmp_path, monkeypatch):
     plugin.register()
     monkeypatch.setattr(scheduler_half, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    role = request.param
-    children = [{"kv_connector": name, "kv_role": role} for name in ("EldrConnector", "NixlConnector")]
-    transfer = KVTransferConfig(
-        kv_connector="MultiConnector",
-        kv_role=role,
-        kv_connector_extra_config={"connectors": children},
-        kv_load_failure_policy="fail",
-    )
+    transfer = transfer_config(request.param, "EldrConnector", "NixlConnector")
     made = scheduler_of(engine_config(tmp_path, transfer))
     init_none_hash(sha256)
     yield made

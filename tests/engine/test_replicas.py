@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from vllm.config import KVTransferConfig, VllmConfig, set_current_vllm_config
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.eplb.policy import EPLB_POLICIES, DefaultEplbPolicy
 from vllm.forward_context import DPMetadata, set_forward_context
 from vllm.model_executor import custom_op
@@ -16,6 +16,7 @@ from eldr.engine import refusal
 from eldr.engine.balance import placement, replicas, start
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 from eldr.engine.hooks import plugin
+from tests.engine.fakes import transfer_config
 
 EXPERTS, REDUNDANT, LAYERS = 8, 4, 2
 
@@ -49,12 +50,7 @@ def test_a_class_of_another_plugin_stays(registry):
 def engine_with(*connectors):
     config = VllmConfig()
     if connectors:
-        children = [{"kv_connector": name, "kv_role": "kv_consumer"} for name in connectors]
-        config.kv_transfer_config = KVTransferConfig(
-            kv_connector="MultiConnector",
-            kv_role="kv_consumer",
-            kv_connector_extra_config={"connectors": children},
-        )
+        config.kv_transfer_config = transfer_config("kv_consumer", *connectors)
     return config
 
 

@@ -1,12 +1,10 @@
 """A vLLM that lacks what the plug-in hooks into is told where Kubernetes looks, by name, before anything of ours is imported; one that has it runs."""
 
-import functools
 import sys
 from types import SimpleNamespace
 
 import pytest
 import vllm
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
@@ -14,9 +12,10 @@ from vllm.model_executor.layers.fused_moe.routed_experts_capturer import RoutedE
 from vllm.v1 import request
 
 from eldr import contract
-from eldr.engine import metrics, needs, refusal
+from eldr.engine import needs, refusal
 from eldr.engine.errors import UnsupportedEngineError
 from eldr.engine.hooks import plugin
+from tests.engine.fakes import Prometheus
 
 FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory"
 HOOK = "vllm.model_executor.layers.fused_moe.routed_experts"
@@ -99,16 +98,7 @@ def test_a_known_release_is_silent(monkeypatch, told, warned, version):
 @pytest.mark.parametrize(("version", "tested"), [("0.34.1", "false"), ("0.31.2", "true")])
 def test_metrics_tell_the_version_and_whether_it_was_tested(monkeypatch, version, tested):
     monkeypatch.setattr(vllm, "__version__", version)
-    registry = CollectorRegistry()
-    types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
-    config = SimpleNamespace(
-        kv_transfer_config=None,
-        model_config=SimpleNamespace(get_num_experts=lambda: 16),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1),
-    )
-    metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
-    labels = {"engine": "0", "vllm": version, "tested": tested}
-    assert registry.get_sample_value(contract.METRIC_INFO, labels) == 1
+    assert Prometheus().seen(contract.METRIC_INFO, vllm=version, tested=tested) == 1
 
 
 def without_a_symbol(monkeypatch):
