@@ -1,5 +1,6 @@
 """Where a step's slots and routing come from, for both model runners and for kernels that route inside themselves."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -70,40 +71,35 @@ def scheduled(sync_loads):
 BATCH = SimpleNamespace(idx_mapping=None, req_ids=[], num_tokens=3)
 
 
-@pytest.mark.parametrize("sync_loads", [False, True])
-def test_v2_in_a_full_graph_takes_slots_from_the_attention_metadata(runner, sync_loads):
-    slots = torch.tensor([5, 6, -1])
-    runner.pre_forward(
-        scheduled(sync_loads),
-        input_batch=BATCH,
-        attn_metadata={LAYER: SimpleNamespace(slot_mapping=slots), "other": object()},
-    )
-    runner.post_forward(set())
-    assert runner.kv_connector.seen is slots
+SLOTS = torch.tensor([5, 6, -1])
 
 
 @pytest.mark.parametrize("sync_loads", [False, True])
-def test_v2_in_piecewise_graphs_takes_slots_from_the_forward_context(runner, sync_loads):
-    slots = torch.tensor([5, 6, -1])
-    with set_forward_context(None, runner.vllm_config, num_tokens=3, slot_mapping={LAYER: slots}):
-        runner.pre_forward(scheduled(sync_loads), input_batch=BATCH)
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_v2_takes_slots_from_the_forward_context_and_in_a_full_graph_from_attention(
+    runner, sync_loads, full_graph
+):
+    metadata = {LAYER: SimpleNamespace(slot_mapping=SLOTS), "other": object()}
+    context = set_forward_context(None, runner.vllm_config, num_tokens=3, slot_mapping={LAYER: SLOTS})
+    with nullcontext() if full_graph else context:
+        runner.pre_forward(
+            scheduled(sync_loads), input_batch=BATCH, attn_metadata=metadata if full_graph else None
+        )
     runner.post_forward(set())
-    assert runner.kv_connector.seen is slots
+    assert runner.kv_connector.seen is SLOTS
 
 
-def test_v2_without_tokens_has_no_slots_and_not_those_of_the_step_before(runner):
-    with set_forward_context(None, runner.vllm_config, num_tokens=1, slot_mapping={LAYER: torch.tensor([1])}):
-        runner.pre_forward(scheduled(False), input_batch=BATCH)
-    runner.no_forward(scheduled(False))
-    assert runner.kv_connector.seen is None
-
-
-def test_micro_batches_give_no_slots(runner):
+@pytest.mark.parametrize("micro", [False, True], ids=["without tokens", "micro-batches"])
+def test_where_there_are_no_slots_those_of_the_step_before_are_not_taken(runner, micro):
+    mapping = {LAYER: SLOTS}
     with set_forward_context(
-        None, runner.vllm_config, num_tokens=1, slot_mapping=[{LAYER: torch.tensor([1])}]
+        None, runner.vllm_config, num_tokens=3, slot_mapping=[mapping] if micro else mapping
     ):
         runner.pre_forward(scheduled(False), input_batch=BATCH)
-    runner.post_forward(set())
+    if micro:
+        runner.post_forward(set())
+    else:
+        runner.no_forward(scheduled(False))
     assert runner.kv_connector.seen is None
 
 
@@ -367,33 +363,24 @@ def test_without_every_layer_nothing_is_counted(config, named):
             "decode_backend=latency_specialized",
             {"additional_config": {"decode_backend": "latency_specialized"}},
         ),
+        (None, {"kernel_config": SimpleNamespace(monokernel=False)}),
+        (None, {"additional_config": {"decode_backend": "x"}}),
+        (None, {"additional_config": object()}),
     ],
 )
-def test_settings_that_hide_experts_make_signatures_unavailable(monkeypatch, setting, fields):
+def test_settings_that_hide_experts_make_signatures_unavailable_and_others_do_not(
+    monkeypatch, setting, fields
+):
     """Else the union of a step would lack layers, and step times would be learned from it."""
     config = engine(Layer(0))
-    assert capture_of(config).n_layers == 1
     vars(config).update(fields)
-    if not fields:
-        monkeypatch.setenv(setting, "True")
+    for name in ("VLLM_ROCM_MONO_DECODE", "VLLM_USE_RUST_FRONTEND"):
+        monkeypatch.setenv(name, "True" if name == setting else "0")
+    if setting is None:
+        assert capture_of(config).n_layers == 1
+        return
     with pytest.raises(routing.HiddenRoutingError, match=f"^{setting}: .*; switch it off"):
         capture_of(config)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"kernel_config": SimpleNamespace(monokernel=False)},
-        {"additional_config": {"decode_backend": "x"}},
-        {"additional_config": object()},
-    ],
-)
-def test_other_kernels_are_counted(monkeypatch, fields):
-    monkeypatch.setenv("VLLM_ROCM_MONO_DECODE", "0")
-    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")
-    config = engine(Layer(0))
-    vars(config).update(fields)
-    assert capture_of(config).n_layers == 1
 
 
 def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_engine(monkeypatch):
@@ -403,23 +390,6 @@ def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_en
     monkeypatch.setattr(routing, "_Capturer", full)
     with pytest.raises(routing.HiddenRoutingError, match="no memory"):
         capture_of(engine(Layer(0)))
-
-
-def test_the_choice_of_a_kernel_that_routes_inside_itself_is_recomputed_from_its_logits():
-    layer = Layer(1, monolithic=True)
-    step = capture_of(engine(layer))
-    step.begin()
-    logits = torch.tensor([[0.1, 3.0, -1.0, 2.0, 0.0, 0.0], [9.0, 0.0, 8.0, 1.0, 2.0, 0.0]])
-    with set_forward_context(None, VllmConfig(), num_tokens=2):
-        assert layer.routed_experts.forward_monolithic(x=1, router_logits=logits, input_ids=None) == 2
-    assert step.expert_ids(2).tolist() == [[[1, 3]], [[0, 2]]]
-
-
-def kernel(name):
-    """Return a quantization method whose kernel is of a class with a name, and routes inside itself."""
-    experts = type(name, (), {})()
-    implementation = SimpleNamespace(fused_experts=experts)
-    return SimpleNamespace(is_monolithic=True, moe_kernel=SimpleNamespace(impl=implementation))
 
 
 @pytest.mark.parametrize(
@@ -433,12 +403,13 @@ def kernel(name):
 )
 def test_experts_whose_logits_tie_are_taken_in_the_order_of_the_kernel(name, taken):
     layer = Layer(0, monolithic=True)
-    layer._quant_method = kernel(name)
+    experts = SimpleNamespace(fused_experts=type(name, (), {})())
+    layer._quant_method = SimpleNamespace(is_monolithic=True, moe_kernel=SimpleNamespace(impl=experts))
     step = capture_of(engine(layer))
     step.begin()
     logits = torch.tensor([[1.0, 0.5, 1.0, 2.0, -1.0, 1.0], [0.0] * EXPERTS], dtype=torch.bfloat16)
     with set_forward_context(None, VllmConfig(), num_tokens=2):
-        layer.routed_experts.forward_monolithic(x=1, router_logits=logits)
+        assert layer.routed_experts.forward_monolithic(x=1, router_logits=logits, input_ids=None) == 2
     assert step.expert_ids(2)[:, 0].tolist() == taken
 
 

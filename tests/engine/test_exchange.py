@@ -43,13 +43,14 @@ def move(maps, arrangement):
     maps.logical_replica_count.copy_(maps_of(arrangement).logical_replica_count)
 
 
-def balances(maps, *, n=RANKS, identity=lambda rank: "same", form=ON_HOST):
+def balances(*layers, n=RANKS, identity=lambda rank: "same"):
+    """Return the choice of each rank; a layer is the maps that each rank has of it."""
     group = Ranks(n)
     return [
         Balance(
-            [("layer.0", maps[rank])],
+            [(f"layer.{number}", maps[rank]) for number, maps in enumerate(layers)],
             Group(n, PHYSICAL // n, group.add(rank)),
-            Rules(form, TOP_K, identity(rank)),
+            Rules(ON_HOST, TOP_K, identity(rank)),
         )
         for rank in range(n)
     ]
@@ -149,24 +150,14 @@ def test_many_tokens_per_expert_leave_vllms_choice_without_a_collective():
         alone.exchange(0, ids, 100 * EXPERTS // TOP_K - 1)
 
 
-def swapped(arrangement):
-    other = list(arrangement)
-    other[0], other[-1] = other[-1], other[0]
-    return other
-
-
-DISAGREEMENTS = {
-    "maps": {"maps": lambda: [maps_of(FIRST), maps_of(swapped(FIRST))]},
-    "counts": {"maps": lambda: [maps_of(FIRST), maps_of([*FIRST[:-1], 15])]},
-    "version or setting": {"identity": lambda rank: f"eldr 0.{rank}"},
-}
-
-
-@pytest.mark.parametrize("what", DISAGREEMENTS)
+@pytest.mark.parametrize("what", ["maps", "counts", "torn maps", "version or setting"])
 def test_ranks_that_disagree_all_end(what):
-    fields = dict(DISAGREEMENTS[what])
-    maps = fields.pop("maps", lambda: [maps_of(FIRST), maps_of(FIRST)])()
-    found = balances(maps, **fields)
+    """Maps are torn whose count was changed and whose table was not."""
+    others = {"maps": [FIRST[-1], *FIRST[1:-1], FIRST[0]], "counts": [*FIRST[:-1], 15]}
+    maps = [maps_of(FIRST), maps_of(others.get(what, FIRST))]
+    if what == "torn maps":
+        maps[1].logical_replica_count[3] += 1
+    found = balances(maps, identity=lambda rank: f"eldr 0.{rank * (what == 'version or setting')}")
     for raised in on_all(found, lambda _, balance: balance.try_out()):
         assert isinstance(raised, RanksDisagreeError), raised
         assert "layer.0" in str(raised)
@@ -176,15 +167,8 @@ def test_ranks_that_disagree_all_end(what):
 @pytest.mark.parametrize("who", range(RANKS))
 @pytest.mark.parametrize("layer", range(3))
 def test_one_rank_that_misses_a_rearrangement_of_any_layer_ends_all(layer, who):
-    group, maps = Ranks(RANKS), [[maps_of(FIRST) for _ in range(3)] for _ in range(RANKS)]
-    found = [
-        Balance(
-            [(f"layer.{i}", one) for i, one in enumerate(maps[rank])],
-            Group(RANKS, PHYSICAL // RANKS, group.add(rank)),
-            Rules(ON_HOST, TOP_K, "same"),
-        )
-        for rank in range(RANKS)
-    ]
+    maps = [[maps_of(FIRST) for _ in range(RANKS)] for _ in range(3)]
+    found = balances(*maps)
     stock = as_vllm_maps(maps[0][0], routed(0, 3))
 
     def run(_, balance):
@@ -192,7 +176,7 @@ def test_one_rank_that_misses_a_rearrangement_of_any_layer_ends_all(layer, who):
         return [balance.exchange(i, stock, 3) for i in range(3)]
 
     assert all(isinstance(one, list) for one in on_all(found, run))
-    move(maps[who][layer], arranged(2))
+    move(maps[layer][who], arranged(2))
     for one in on_all(found, run):
         assert isinstance(one, RanksDisagreeError)
         assert f"layer.{layer}: the ranks' versions" in str(one)
@@ -261,13 +245,6 @@ def test_a_rank_that_fails_before_the_others_have_its_word_ends_its_process(monk
         found[1].exchange(0, ids, 3)
 
 
-def test_maps_that_are_torn_on_one_rank_end_all():
-    maps = [maps_of(FIRST), maps_of(FIRST)]
-    maps[1].logical_replica_count[3] += 1
-    for raised in on_all(balances(maps), lambda _, balance: balance.try_out()):
-        assert isinstance(raised, RanksDisagreeError), raised
-
-
 def test_an_arrangement_with_an_empty_place_is_refused():
     maps = maps_of(FIRST)
     maps.logical_replica_count[3] = 0
@@ -290,9 +267,3 @@ def test_digests_that_differ_anywhere_are_seen_by_everybody(n):
     exchanged[[3, 4]] = exchanged[[4, 3]]
     one, other = table_digests(torch.stack((exchanged, torch.arange(50)))).tolist()
     assert one != other
-
-
-def test_trying_out_leaves_no_figures():
-    found = balances([maps_of(FIRST)] * RANKS)
-    on_all(found, lambda _, balance: balance.try_out())
-    assert not found[0].figures.any()

@@ -266,26 +266,6 @@ def check_prefill(answer):
     return False
 
 
-@pytest.mark.parametrize("params", ["x", ["x"], 7, True])
-@pytest.mark.parametrize("role", ["kv_producer", "kv_consumer"])
-def test_transfer_parameters_that_are_no_object_end_nothing(build, role, params):
-    """Clients of an engine can send anything as ``vllm_xargs``."""
-    served = build(role)
-    odd = request("odd", 4)
-    odd.kv_transfer_params = params
-    served.scheduler.on_new_request(odd)
-    assert served.scheduler.get_num_new_matched_tokens(odd, 0) == (0, False)
-    served.scheduler.update_state_after_alloc(odd, None, 0)
-    assert served.scheduler.request_finished_all_groups(odd, ([], [])) == (False, None)
-    if role == "kv_producer":
-        assert check_prefill(served.serve("a", PREFILL))
-    else:
-        served.serve("a", DECODE)
-        assert "a" in exact(served.records())
-    for half in served.halves:
-        half.shutdown()
-
-
 def serve_both(build, before=lambda: None, *, is_open=False):
     """Serve requests on both roles, also one whose pull is late before and one during its step."""
     prefill, decode = build("kv_producer"), build("kv_consumer")

@@ -91,19 +91,17 @@ def test_api_servers_of_an_engine_share_a_file_of_its_own(tmp_path, monkeypatch)
     assert [path.name for path in tmp_path.glob("eldr*")] == ["eldr-in-flight-8123"]
 
 
-@pytest.mark.parametrize("broken", ["missing folder", "renamed field"])
-def test_an_engine_whose_limit_cannot_be_had_serves_without(monkeypatch, caplog, broken):
-    args = SimpleNamespace(api_server_count=2, port=8000)
-    if broken == "missing folder":
-        monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
-    else:
-        args = SimpleNamespace()
-    app = served(config(), args)
-    answer = ask(app)
+@pytest.mark.parametrize(
+    ("config", "args"),
+    [
+        (config(), SimpleNamespace(api_server_count=2, port=8000)),
+        (config(), SimpleNamespace()),
+        (SimpleNamespace(), ONE),
+    ],
+    ids=["missing folder", "renamed argument", "renamed field"],
+)
+def test_an_engine_whose_limit_cannot_be_had_serves_without(monkeypatch, config, args):
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    answer = ask(served(config, args))
     assert answer.status_code == 200
     assert "x-eldr-load" not in answer.headers
-
-
-def test_an_engine_whose_configuration_was_renamed_serves_without():
-    app = served(SimpleNamespace())
-    assert ask(app).status_code == 200

@@ -245,23 +245,20 @@ def test_a_rank_that_differs_ends_the_engine_at_its_start(ours, group, other, ac
     assert runner.routed_experts.exchange is None
 
 
-def test_a_layer_that_cannot_be_balanced_is_said_to_the_others_before_it_is_refused(ours, monkeypatch):
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_layer_that_cannot_be_balanced_or_read_is_said_to_the_others_before_it_is_refused(
+    ours, monkeypatch, readable
+):
     said = []
     monkeypatch.setattr(start, "get_ep_group", lambda: SimpleNamespace(world_size=1))
     monkeypatch.setattr(start, "gather", lambda one, _: said.append(one) or [one])
-    with pytest.raises(UnsupportedEngineError, match="keeps no replicas"):
+    why = "keeps no replicas"
+    if not readable:
+        monkeypatch.setattr(start, "_layers", lambda _: None.maps)
+        why = "the layers cannot be read: AttributeError"
+    with pytest.raises(UnsupportedEngineError, match=why):
         start.start(config_of(Runner(0, ours(), maps=False)), activations=True)
-    assert "keeps no replicas" in said[0]["refused"]
-
-
-def test_a_rank_whose_layers_cannot_be_read_tells_the_others_whatever_it_is(ours, monkeypatch):
-    said = []
-    monkeypatch.setattr(start, "get_ep_group", lambda: SimpleNamespace(world_size=1))
-    monkeypatch.setattr(start, "gather", lambda one, _: said.append(one) or [one])
-    monkeypatch.setattr(start, "_layers", lambda _: None.maps)
-    with pytest.raises(UnsupportedEngineError, match="the layers cannot be read: AttributeError"):
-        start.start(config_of(Runner(0, ours())), activations=True)
-    assert "AttributeError" in said[0]["refused"]
+    assert why in said[0]["refused"]
 
 
 @pytest.mark.parametrize("where", ["__init__", "try_out"])

@@ -130,25 +130,12 @@ ONE = torch.ones(4, dtype=torch.int64)
     [
         ONE.tolist,
         lambda: int(ONE[0]),
-        lambda: bool((ONE > 0).all()),
-        ONE.nonzero,
         lambda: ONE[ONE > 0],
-        lambda: ONE.clone().__setitem__(ONE > 0, 2),
         lambda: torch.tensor([1, 2]),
-        ONE.unique,
-        ONE.cpu,
-        ONE.numpy,
-        ONE.item,
         lambda: np.asarray(ONE),
         lambda: ONE.clone().copy_(ONE),
-        lambda: torch.allclose(ONE, ONE),
-        lambda: ONE.type("torch.FloatTensor"),
-        lambda: repr(ONE),
-        lambda: ONE.to("meta"),
         lambda: ONE.to("cpu"),
-        lambda: ONE.to(device=torch.device("cpu")),
         lambda: torch.cuda.synchronize(),  # noqa: PLW0108 - the one that is patched by then
-        lambda: torch.cuda.Event.synchronize(None),
     ],
 )
 def test_what_waits_is_seen(watch, waits):
