@@ -85,15 +85,6 @@ def test_a_near_tie_of_the_prompt_excuses_no_count_of_the_answer():
     fails(Model(EARLY), "decode", 0, [1, 5], by=(-1, 1), distance="2, 0, 0")
 
 
-def test_many_small_miscounts_fail():
-    model = Model(EARLY, LATE)
-    seen = model.seen()
-    for expert in range(2, EXPERTS):
-        seen.prefill[:, [0, expert]] += -1, 1
-    with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[12, 12, 12\]"):
-        resolve(seen, model.ask)
-
-
 def test_a_count_that_is_missing_fails_beside_a_near_tie():
     fails(Model(LATE), "decode", 2, 0, by=-1, distance="0, 0, 1")
 

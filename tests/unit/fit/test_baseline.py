@@ -62,16 +62,3 @@ def test_without_decode_activations_there_is_a_baseline_without_a_saving(records
     baseline = reports.as_json(result, judge(result), 0.0)["baseline"]
     assert baseline["requests"] == len(split(len(samples))[1])
     assert (baseline["saving"], baseline["saving_low"], baseline["saving_high"]) == (None, None, None)
-
-
-def test_failed_runs_have_none():
-    report = reports.failed("NoSamples", "none", 1.0)
-    assert report["baseline"] is None
-    assert report["active_harms"] is None
-
-
-def test_one_record_leaves_none_to_hold_out(make_record):
-    assert (
-        fit(make_samples([make_record(0, 0)], Counter()), FitSettings(k=1, model="m"), now=0.0).baseline
-        is None
-    )

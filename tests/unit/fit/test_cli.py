@@ -10,14 +10,17 @@ from eldr.cli import main
 from eldr.siglog import SignatureLog
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory, records):
-    path = tmp_path_factory.mktemp("log")
+def write(path, records):
     writer = SignatureLog(path, max_bytes=1 << 24, max_age=1e12, now=0.0)
     for record in records:
         writer.append(record, now=0.0)
     writer.close()
     return path
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory, records):
+    return write(tmp_path_factory.mktemp("log"), records)
 
 
 def run(*arguments):
@@ -50,20 +53,15 @@ def test_log_to_centroids_with_report_and_picture(log, tmp_path):
         (["--k", 2, "--model", "m", "--tau", "nan"], 2, "expected a finite number"),
         (["--k", 2, "--model", "m", "--lookback-minutes", "nan"], 2, "expected a finite number"),
         (["--k", 2, "--model", "m", "--picture", "/nosuch/x.png"], 2, "the folder /nosuch does not exist"),
+        (["--k", 2, "--model", "m", "--out", "/nosuch/c"], 2, "the folder /nosuch does not exist"),
         (["--k", 2, "--model", "m", "--picture", "x.xyz"], 2, "ends in .png or .svg"),
     ],
 )
 def test_bad_input_is_a_clear_error(log, tmp_path, arguments, status, message):
-    done = run("log", log, *arguments, "--out", tmp_path / "c")
+    done = run("log", log, "--out", tmp_path / "c", *arguments)
     assert done.exit_code == status
     assert message in done.output
     assert not (tmp_path / "c").exists()
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_the_fit(log):
-    done = run("log", log, "--k", 2, "--model", "m", "--out", "/nosuch/c")
-    assert done.exit_code == 2
-    assert "the folder /nosuch does not exist" in done.output
 
 
 def test_a_folder_without_a_log_and_a_damaged_active_set(log, tmp_path):
@@ -77,39 +75,10 @@ def test_a_folder_without_a_log_and_a_damaged_active_set(log, tmp_path):
     assert "not a centroid file" in done.output
 
 
-def test_job_needs_its_token():
-    arguments = [
-        "job",
-        "--namespace",
-        "n",
-        "--deployment",
-        "d",
-        "--fit",
-        "f",
-        "--fit-uid",
-        "u",
-        "--k",
-        2,
-        "--model",
-        "m",
-    ]
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert "ELDR_ADMIN_TOKEN is empty" in done.output
-
-
 @pytest.mark.process
 def test_the_command_limits_threads_before_numpy_starts_them():
     check = "import sys, eldr.fit.cli; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
-def write(path, records):
-    writer = SignatureLog(path, max_bytes=1 << 24, max_age=1e12, now=0.0)
-    for record in records:
-        writer.append(record, now=0.0)
-    writer.close()
-    return path
 
 
 @pytest.mark.slow
@@ -130,18 +99,3 @@ def test_a_poisoned_log_is_fitted_without_its_poison_and_counts_it(make_record, 
     left_out = ("layers that do not sum to tokens x top-k", "damaged records", "prompts without a token")
     assert report["skipped"] == dict.fromkeys(left_out, 40)
     assert report["samples"] == 120
-    only = write(tmp_path / "only", [make_record(n, n, decode=nothing) for n in range(100)])
-    done = run("log", only, "--k", 4, "--model", "m", "--out", tmp_path / "d")
-    assert done.exit_code == 1
-    assert (
-        "NoSamples: no usable record in the log (100 layers that do not sum to tokens x top-k)" in done.output
-    )
-    assert not (tmp_path / "d").exists()
-
-
-def test_prompts_without_tokens_alone_are_too_few(make_record, tmp_path):
-    empty = {"prompt_tokens": 0, "prefill": bytes(4 * 64 * 2)}
-    path = write(tmp_path / "log", [make_record(n, n, **empty) for n in range(100)])
-    done = run("log", path, "--k", 4, "--model", "m", "--out", tmp_path / "c")
-    assert done.exit_code == 1
-    assert "NoSamples: no usable record in the log (100 prompts without a token)" in done.output

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr.sim import text, traces
+from eldr.sim import traces
 from eldr.sim.batch import Batch, Sequence
 from eldr.sim.engine import Engine, EngineSettings
-from eldr.sim.kv import BlockPool, PrefillResults
 from eldr.sim.telemetry import ActivationRing
 from eldr.wire import ExpertCounts, decode_counts
 
@@ -142,36 +141,6 @@ def test_who_comes_in_a_step_waits_for_the_next_and_who_leaves_gets_nothing(capt
     batch.begin()
     assert batch.finish() == [late]
     assert batch.running == []
-
-
-def test_a_result_is_right_once_and_wrong_afterwards():
-    pool = BlockPool(10, 16)
-    results = PrefillResults(pool, lease=5.0)
-    assert pool.take(4)
-    results.hold("a", text.fingerprint("p"), 4, now=0.0)
-    assert pool.usage == pytest.approx(0.4)
-    assert results.pull("a", now=4.9) == text.fingerprint("p")
-    assert pool.free == 10
-    assert results.pull("a", now=4.9) != text.fingerprint("p")
-
-
-def test_a_late_pull_is_wrong_and_the_lease_frees_the_blocks():
-    pool = BlockPool(10, 16)
-    results = PrefillResults(pool, lease=5.0)
-    assert pool.take(10)
-    assert not pool.take(1)
-    results.hold("a", "kv", 10, now=0.0)
-    assert results.expire(5.0) == 1
-    assert pool.free == 10
-    assert results.pull("a", now=5.0) != "kv"
-    assert results.expired == 1
-
-
-def test_wrong_kv_yields_other_text():
-    right = text.completion("p", 20)
-    wrong = "".join(text.token(text.stale(text.fingerprint("p")), i) for i in range(20))
-    assert right != wrong
-    assert right == text.completion("p", 20)
 
 
 def counts(n: int) -> ExpertCounts:
