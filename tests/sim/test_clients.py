@@ -8,7 +8,6 @@ import pytest
 
 from eldr.contract import HEADER_DECODE
 from eldr.sim import text
-from eldr_router.plan.apis import APIS
 from tests.support.processes import engine, wait_for
 from tests.support.router import router
 
@@ -135,7 +134,3 @@ def test_mistakes_are_the_clients_own_errors(claude, gpt):
         claude.messages.create(model="other", max_tokens=1, messages=SAID)
     with pytest.raises(openai.NotFoundError):  # these engines embed nothing
         gpt.embeddings.create(model="m", input="hi")
-
-
-def test_no_path_is_left_out():
-    assert len(APIS) == 4, "a test for each, please"

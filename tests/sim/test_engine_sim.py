@@ -52,9 +52,23 @@ def decode(url: str, prompt: str, params: dict | None, tokens: int = 8, **fields
     return httpx.post(f"{url}/v1/completions", json=body, headers=fields.pop("headers", {}), timeout=120)
 
 
-def metric(url: str, name: str) -> float:
+def said(url: str, prompt: str, params: dict | None) -> str:
+    """Return the text of an answer of eight tokens."""
+    return decode(url, prompt, params).json()["choices"][0]["text"]
+
+
+def metric(url: str, name: str, **labels: str) -> float:
     families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=120).text)
-    return sum(s.value for f in families for s in f.samples if s.name == name)
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def late_pulls(url: str) -> dict[str, float]:
+    name = "eldr_engine_late_pulls_total"
+    return {outcome: metric(url, name, outcome=outcome) for outcome in (LATE_PREFILLED, LATE_DISCARDED)}
+
+
+EXPIRED, USED = "vllm:nixl_num_kv_expired_reqs_total", "vllm:kv_cache_usage_perc"
 
 
 @pytest.mark.slow
@@ -68,53 +82,45 @@ def test_two_phases_give_the_text_of_a_plain_server(pair):
     answer = decode(d, "hello", params).json()
     assert answer["choices"][0]["text"] == text.completion("hello", 8)
     assert answer["usage"]["completion_tokens"] == 8
-    assert decode(d, "hello", None).json()["choices"][0]["text"] == text.completion("hello", 8)
+    assert said(d, "hello", None) == text.completion("hello", 8)
 
 
 def test_a_second_pull_is_wrong_without_an_error(pair):
     p, d = pair
     params = prefill(p, "hello")
-    assert decode(d, "hello", params).json()["choices"][0]["text"] == text.completion("hello", 8)
-    second = decode(d, "hello", params)
-    assert second.status_code == 200
-    assert second.json()["choices"][0]["text"] != text.completion("hello", 8)
+    assert said(d, "hello", params) == text.completion("hello", 8)
+    assert said(d, "hello", params) != text.completion("hello", 8)
 
 
 @pytest.mark.slow
 def test_a_late_pull_is_wrong_and_counted(pair):
     p, d = pair
-    before = metric(p, "vllm:nixl_num_kv_expired_reqs_total")
+    before = metric(p, EXPIRED)
     params = prefill(p, "late")
-    assert metric(p, "vllm:kv_cache_usage_perc") > 0
-    wait_for(lambda: metric(p, "vllm:nixl_num_kv_expired_reqs_total") > before, "the lease to end")
-    assert decode(d, "late", params).json()["choices"][0]["text"] != text.completion("late", 8)
-    wait_for(lambda: metric(p, "vllm:kv_cache_usage_perc") == 0, "blocks freed")
-
-
-def late_pulls(url: str) -> dict[str, float]:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=120).text)
-    samples = [s for f in families for s in f.samples if s.name == "eldr_engine_late_pulls_total"]
-    return {s.labels["outcome"]: s.value for s in samples}
+    assert metric(p, USED) > 0
+    wait_for(lambda: metric(p, EXPIRED) > before, "the lease to end")
+    assert said(d, "late", params) != text.completion("late", 8)
+    wait_for(lambda: metric(p, USED) == 0, "blocks freed")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("expired", [False, True])
 def test_after_its_deadline_nothing_is_pulled_and_the_text_is_right(pair, expired):
     p, d = pair
-    before, leases = late_pulls(d), metric(p, "vllm:nixl_num_kv_expired_reqs_total")
+    before, leases = late_pulls(d), metric(p, EXPIRED)
     params = prefill(p, "too late") | {PULL_BEFORE_KEY: time.time()}
     if expired:
-        wait_for(lambda: metric(p, "vllm:nixl_num_kv_expired_reqs_total") > leases, "the lease to end")
-    assert decode(d, "too late", params).json()["choices"][0]["text"] == text.completion("too late", 8)
+        wait_for(lambda: metric(p, EXPIRED) > leases, "the lease to end")
+    assert said(d, "too late", params) == text.completion("too late", 8)
     assert late_pulls(d) == before | {LATE_PREFILLED: before[LATE_PREFILLED] + 1}
-    wait_for(lambda: metric(p, "vllm:kv_cache_usage_perc") == 0, "its blocks to be free")
-    assert metric(p, "vllm:nixl_num_kv_expired_reqs_total") == leases + expired
+    wait_for(lambda: metric(p, USED) == 0, "its blocks to be free")
+    assert metric(p, EXPIRED) == leases + expired
 
 
 def test_a_late_pull_from_an_engine_that_is_gone_is_right_and_does_not_wait(pair):
     p, d = pair
     params = prefill(p, "gone") | {PULL_BEFORE_KEY: time.time(), "remote_port": 1}
-    assert decode(d, "gone", params).json()["choices"][0]["text"] == text.completion("gone", 8)
+    assert said(d, "gone", params) == text.completion("gone", 8)
 
 
 @pytest.mark.slow
@@ -122,9 +128,10 @@ def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
     p, _ = pair
     params = prefill(p, "unheeded") | {PULL_BEFORE_KEY: time.time() - 1, "remote_request_id": "overwritten"}
     with engine("decode", *FAST, "--ignore-deadlines") as d:
-        said = decode(d.url, "unheeded", params).json()["choices"][0]["text"]
-        assert said != text.completion("unheeded", 8)
-        assert httpx.get(f"{d.url}{PATH_LOAD}", timeout=120).status_code == 404, "it reports no load either"
+        answer = decode(d.url, "unheeded", params)
+        assert answer.json()["choices"][0]["text"] != text.completion("unheeded", 8)
+        assert HEADER_LOAD not in answer.headers, "it reports no load either"
+        assert httpx.get(f"{d.url}{PATH_LOAD}", timeout=120).status_code == 404
 
 
 @pytest.mark.slow
@@ -152,7 +159,7 @@ def test_a_deadline_that_cannot_be_read_is_none(pair, value):
     p, d = pair
     before = late_pulls(d)
     params = prefill(p, "unreadable") | {PULL_BEFORE_KEY: value}
-    assert decode(d, "unreadable", params).json()["choices"][0]["text"] == text.completion("unreadable", 8)
+    assert said(d, "unreadable", params) == text.completion("unreadable", 8)
     assert late_pulls(d) == before
 
 
@@ -202,8 +209,8 @@ def test_streams_completions_and_chat(pair):
     assert events[-2:] == ["data: [DONE]", ""]
     chunks = [json.loads(e.removeprefix("data: ")) for e in events[:-2]]
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
-    said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
-    assert said == text.completion("user: hi", 4)
+    whole = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+    assert whole == text.completion("user: hi", 4)
     assert chunks[-2]["choices"][0]["finish_reason"] == "length"
     assert chunks[-1]["usage"]["completion_tokens"] == 4
 
@@ -307,7 +314,7 @@ def test_requests_wait_for_kv_space_and_for_seats():
         assert metric(d.url, "eldr_engine_batch_size_sum") <= 2 * metric(
             d.url, "eldr_engine_batch_size_count"
         )
-        assert metric(d.url, "vllm:kv_cache_usage_perc") == 0
+        assert metric(d.url, USED) == 0
 
 
 def test_who_grows_beyond_the_kv_space_loses_its_blocks_and_no_text():
@@ -319,7 +326,7 @@ def test_who_grows_beyond_the_kv_space_loses_its_blocks_and_no_text():
             assert got.json()["choices"][0]["text"] == text.completion(prompt, 200)
             assert got.json()["usage"]["prompt_tokens"] == 4700
         assert metric(d.url, "vllm:num_preemptions_total") == 1
-        assert metric(d.url, "vllm:kv_cache_usage_perc") == 0
+        assert metric(d.url, USED) == 0
         assert metric(d.url, "vllm:num_requests_running") == 0
 
 
@@ -369,11 +376,3 @@ def test_an_engine_refuses_what_is_above_its_limit_and_keeps_no_count():
         answer = decode(d.url, "alone", None)
         assert (answer.status_code, answer.headers[HEADER_LOAD]) == (200, "1/3")
         assert metric(d.url, f"{METRIC_REFUSED}_total") == 8
-
-
-def test_an_engine_without_the_plug_in_reports_no_load():
-    with engine("decode", "--max-num-seqs", "1", "--ignore-deadlines") as d:
-        answer = decode(d.url, "hello", None)
-        assert answer.status_code == 200
-        assert HEADER_LOAD not in answer.headers
-        assert httpx.get(f"{d.url}{PATH_LOAD}").status_code == 404

@@ -15,6 +15,7 @@ from eldr.cli import main
 from eldr.contract import SPECULATION
 from eldr.engine.hooks import compatibility
 from eldr.engine.install import copy
+from tests.support.vllm_config import engine
 
 
 @pytest.mark.process
@@ -138,48 +139,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert "name a folder that can be written" in result.output
 
 
-def engine(
-    *,
-    experts=64,
-    speculative_config=None,
-    device="cuda",
-    mode=3,
-    lora=None,
-    v2=False,
-    full_graphs=False,
-    **parallel,
-):
-    sizes = {
-        "pipeline_parallel_size": 1,
-        "decode_context_parallel_size": 1,
-        "prefill_context_parallel_size": 1,
-        "tensor_parallel_size": 1,
-        "data_parallel_size": 1,
-        "data_parallel_external_lb": False,
-        "data_parallel_hybrid_lb": False,
-        "enable_expert_parallel": False,
-        "enable_eplb": False,
-        "eplb_config": SimpleNamespace(num_redundant_experts=0),
-        "enable_elastic_ep": False,
-        "enable_fault_tolerance": False,
-        "all2all_backend": "allgather_reducescatter",
-        "use_ubatching": False,
-        "enable_dbo": False,
-        "ubatch_size": 0,
-    }
-    return SimpleNamespace(
-        model_config=SimpleNamespace(model="m", get_num_experts=lambda: experts),
-        parallel_config=SimpleNamespace(**sizes | parallel),
-        speculative_config=speculative_config,
-        use_v2_model_runner=v2,
-        lora_config=lora,
-        device_config=SimpleNamespace(device_type=device),
-        compilation_config=SimpleNamespace(
-            mode=mode, cudagraph_mode=SimpleNamespace(has_full_cudagraphs=lambda: full_graphs)
-        ),
-    )
-
-
 DP = {"data_parallel_size": 2, "enable_expert_parallel": True}
 
 
@@ -213,13 +172,6 @@ def test_drafts_are_accepted_on_both_sides(method, v2):
     config = engine(speculative_config=SimpleNamespace(method=method), v2=v2)
     for prefill in (True, False):
         assert compatibility.problems(config, 16, prompts=prefill) == []
-
-
-def test_a_field_that_vllm_renamed_is_noticed():
-    config = engine()
-    del config.parallel_config.data_parallel_size
-    with pytest.raises(AttributeError, match="data_parallel_size"):
-        compatibility.problems(config, 128, prompts=True)
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,9 @@ import pytest
 from eldr.engine.balance import setting
 from eldr.engine.balance.setting import bound_by_compute
 from eldr.engine.hooks import compatibility
+from tests.support.vllm_config import engine
 
-
-def engine(*, lora=None, drafts=None, sleeps=False, **parallel):
-    fields = {
-        "enable_eplb": True,
-        "eplb_config": SimpleNamespace(num_redundant_experts=8),
-        "enable_elastic_ep": False,
-        "enable_fault_tolerance": False,
-        "all2all_backend": "allgather_reducescatter",
-    }
-    return SimpleNamespace(
-        parallel_config=SimpleNamespace(**fields | parallel),
-        lora_config=lora,
-        speculative_config=drafts,
-        model_config=SimpleNamespace(model="m", get_num_experts=lambda: 64, enable_sleep_mode=sleeps),
-    )
+REPLICAS = {"enable_eplb": True, "eplb_config": SimpleNamespace(num_redundant_experts=8)}
 
 
 def test_it_is_off_unless_asked_for():
@@ -48,7 +35,7 @@ def test_a_value_that_means_nothing_is_named(environ, named):
 
 def test_a_decode_engine_whose_experts_have_replicas_is_accepted_on_every_backend_that_goes_by_ids():
     for backend in setting.BACKENDS:
-        assert setting.problems(engine(all2all_backend=backend), prompts=False) == []
+        assert setting.problems(engine(**REPLICAS, all2all_backend=backend), prompts=False) == []
 
 
 @pytest.mark.parametrize(
@@ -70,33 +57,19 @@ def test_a_decode_engine_whose_experts_have_replicas_is_accepted_on_every_backen
         ({"all2all_backend": "moonep"}, False, "all2all_backend=moonep"),
         ({"all2all_backend": "passthrough"}, False, "all2all_backend=passthrough"),
         ({"lora": object()}, False, "LoRA"),
-        ({"drafts": object()}, False, "speculative_config"),
+        ({"speculative_config": object()}, False, "speculative_config"),
         ({"sleeps": True}, False, "enable_sleep_mode"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_trusted_is_refused_by_name(changes, prompts, named):
-    (found,) = setting.problems(engine(**changes), prompts=prompts)
+    (found,) = setting.problems(engine(**REPLICAS | changes), prompts=prompts)
     assert found.startswith("ELDR_BALANCE=Activations: ")
     assert named in found
 
 
-def test_a_field_that_vllm_renamed_is_noticed():
-    config = engine()
-    del config.parallel_config.enable_elastic_ep
-    with pytest.raises(AttributeError, match="enable_elastic_ep"):
-        setting.problems(config, prompts=False)
-
-
 def test_the_reasons_stand_among_those_of_the_counting():
-    config = engine(enable_eplb=False)
-    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
-        setattr(config.parallel_config, name, 1)
-    config.parallel_config.data_parallel_size = 1
-    config.parallel_config.use_ubatching = False
-    config.device_config = SimpleNamespace(device_type="cuda")
-    (found,) = compatibility.problems(config, 16, prompts=False, balance=True)
+    (found,) = compatibility.problems(engine(), 16, prompts=False, balance=True)
     assert "experts have no replicas" in found
-    assert compatibility.problems(config, 16, prompts=False) == []
 
 
 def test_compute_binds_from_a_hundred_tokens_per_expert_on():
