@@ -135,6 +135,16 @@ def scheduler_of(config: Any, window: int = 0, *, asynchronous: bool = False) ->
     return kind(config, caches, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)
 
 
+def maps_of(physical_to_logical: Sequence[int]) -> Any:
+    """Return an arrangement of experts as vLLM has it."""
+    experts = max(physical_to_logical) + 1
+    table, count = torch.full((experts, 1024), -1), torch.zeros(experts, dtype=torch.int64)
+    for place, expert in enumerate(physical_to_logical):
+        table[expert, count[expert]] = place
+        count[expert] += 1
+    return SimpleNamespace(logical_to_physical_map=table, logical_replica_count=count)
+
+
 class Capture:
     """In place of ``RoutingCapture``: tests set ``ids``, of shape (tokens, layers, top k)."""
 

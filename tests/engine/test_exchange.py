@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,18 +11,10 @@ from eldr.engine.balance.agreement import N_WORDS, disagree, table_digests, word
 from eldr.engine.balance.choice import ON_HOST, Balance, Group, Rules
 from eldr.engine.errors import RankAloneError, RanksDisagreeError
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
-from tests.engine.fakes import Ranks, on_all
+from tests.engine.fakes import Ranks, maps_of, on_all
 
 EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
 PHYSICAL = EXPERTS + REDUNDANT
-
-
-def maps_of(physical_to_logical, columns=1024):
-    table, count = torch.full((EXPERTS, columns), -1), torch.zeros(EXPERTS, dtype=torch.int64)
-    for place, expert in enumerate(physical_to_logical):
-        table[expert, count[expert]] = place
-        count[expert] += 1
-    return SimpleNamespace(logical_to_physical_map=table, logical_replica_count=count)
 
 
 def arranged(seed):

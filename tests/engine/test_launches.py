@@ -4,7 +4,6 @@ import operator
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from eldr.engine.capture import kernels_triton, union
 from eldr.engine.capture.staging import Staging
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
+from tests.engine.fakes import maps_of
 from tests.engine.halves import REMOTE, request
 from tests.engine.stepping import Stepped
 
@@ -65,11 +65,7 @@ def started(monkeypatch):
 
 def layer(started):
     """Return a layer whose maps were read, and which has decided before, as at the start of an engine."""
-    table, count = torch.full((EXPERTS, 1024), -1), torch.ones(EXPERTS, dtype=torch.int64)
-    table[:, 0] = torch.arange(EXPERTS)
-    table[:REDUNDANT, 1] = EXPERTS + torch.arange(REDUNDANT)
-    count[:REDUNDANT] = 2
-    maps = SimpleNamespace(logical_to_physical_map=table, logical_replica_count=count)
+    maps = maps_of([*range(EXPERTS), *range(REDUNDANT)])
     per_rank = (EXPERTS + REDUNDANT) // RANKS
     balance = Balance([("layer.0", maps)], Group(RANKS, per_rank, started.add), Rules(ON_GPU, TOP_K, ""))
     balance.try_out()

@@ -16,7 +16,7 @@ from eldr.engine import refusal
 from eldr.engine.balance import placement, replicas, start
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 from eldr.engine.hooks import plugin
-from tests.engine.fakes import transfer_config
+from tests.engine.fakes import maps_of, transfer_config
 
 EXPERTS, REDUNDANT, LAYERS = 8, 4, 2
 
@@ -110,15 +110,9 @@ class Runner(MoERunner):
 
 
 def state():
-    table, count = torch.full((EXPERTS, 1024), -1), torch.ones(EXPERTS, dtype=torch.int64)
-    table[:, 0] = torch.arange(EXPERTS)
-    table[:REDUNDANT, 1] = EXPERTS + torch.arange(REDUNDANT)
-    count[:REDUNDANT] = 2
-    return SimpleNamespace(
-        logical_to_physical_map=table,
-        logical_replica_count=count,
-        expert_load_view=torch.zeros(EXPERTS + REDUNDANT, dtype=torch.int32),
-    )
+    found = maps_of([*range(EXPERTS), *range(REDUNDANT)])
+    found.expert_load_view = torch.zeros(EXPERTS + REDUNDANT, dtype=torch.int32)
+    return found
 
 
 def engine_of(*runners):

@@ -27,15 +27,11 @@ SHORT_LEASE = 5
 SETUPS = {
     "plain": Setup(role="plain"),
     "p": Setup(role="prefill", lease=LEASE),
-    "p-tools": Setup(
-        role="prefill", arguments=("--enable-auto-tool-choice", "--tool-call-parser", "pythonic")
-    ),
     "p-short": Setup(role="prefill", lease=SHORT_LEASE, blocks=80),
     # an interface's name can be listened on but not connected to
     "p-lost": Setup(role="prefill", lease=SHORT_LEASE, side_host="lo"),
     # one answer of the longest kind fills it
     "d0": Setup(role="decode", lease=LEASE, blocks=72),
-    "p-gpu-mode": Setup(role="prefill", lease=LEASE, mode=GPU_MODE),
     "d-gpu-mode": Setup(role="decode", lease=LEASE, blocks=72, mode=GPU_MODE),
     "d1": Setup(role="decode", lease=LEASE, children=("Gate",), arguments=("--shutdown-timeout", "120")),
 }

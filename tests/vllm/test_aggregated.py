@@ -96,6 +96,10 @@ def served(request, environment, plugin, tmp_path_factory, near_ties):
 def test_it_starts_without_an_error_and_has_a_limit(served):
     assert "ERROR" not in served.engine.log.read_text()
     assert httpx.get(served.engine.url + PATH_LOAD).json() == {"v": 1, "in_flight": 0, "limit": 16}
+    asked = {"model": NAME, "prompt": tokens(3, 20), "max_tokens": 3}
+    answer = httpx.post(served.engine.url + "/v1/completions", json=asked, timeout=60)
+    assert not (answer.json().get("kv_transfer_params") or {}).get("eldr"), "clients get no counts"
+    assert answer.headers[HEADER_LOAD] == "1/16"
 
 
 def test_cold_then_from_the_prefix_cache(served):
@@ -198,13 +202,6 @@ def test_what_is_asked_after_a_sleep_is_counted_right(served):
             httpx.post(served.engine.url + call, timeout=60).raise_for_status()
         exchanges.append(served.pair.ask_decode_only(prompt, 5))
     served.check(exchanges)
-
-
-def test_a_client_gets_a_load_and_no_counts(served):
-    asked = {"model": NAME, "prompt": tokens(3, 20), "max_tokens": 3}
-    answer = httpx.post(served.engine.url + "/v1/completions", json=asked, timeout=60)
-    assert not (answer.json().get("kv_transfer_params") or {}).get("eldr")
-    assert answer.headers[HEADER_LOAD] == "1/16"
 
 
 def test_steps_that_compute_prompts_are_not_measured(served):

@@ -24,7 +24,6 @@ TEXT = "Le gestionnaire de paquets conserve la liste des logiciels installés et
 KIND = "You are kind."
 TOKENS = 24
 GREEDY = {"temperature": 0}  # no parameter of this client any more
-TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
 SERVED = {"/v1/models", "/version", "/tokenize", "/detokenize", "/v1/messages/count_tokens"}
 """Of the paths for any engine, those of one that generates."""
 
@@ -196,30 +195,6 @@ def test_tokens_are_counted(claude, engines):
     count = claude.messages.count_tokens(model=NAME, messages=said)
     alone = post(engines[1].url, MESSAGES, max_tokens=1, messages=said).json()
     assert count.input_tokens == alone["usage"]["input_tokens"]
-
-
-@pytest.mark.long
-def test_a_tool_that_must_be_called_cannot_be_prefilled_for_a_message(fleet):
-    """With parsers that read plain JSON vLLM takes one token for a whole call, and fails; not so in a response."""
-    (p,) = fleet.up("p-tools")
-    said = [{"role": "user", "content": prompt(11)}]
-    kv = {"do_remote_decode": True, "do_remote_prefill": False}
-    message = {"messages": said, "max_tokens": 1, "tools": [TOOL], "kv_transfer_params": kv}
-    assert post(p.url, MESSAGES, **message).json()["kv_transfer_params"]["do_remote_prefill"]
-    forced = post(p.url, MESSAGES, **message, tool_choice={"type": "tool", "name": "f"})
-    assert forced.status_code == 400
-    assert "Expecting property name" in forced.json()["error"]["message"]
-    tool = {"type": "function", "name": "f", "parameters": TOOL["input_schema"]}
-    response = {
-        "input": said,
-        "max_output_tokens": 1,
-        "ignore_eos": True,
-        "tools": [tool],
-        "kv_transfer_params": kv,
-    }
-    for choice in ("required", {"type": "function", "name": "f"}):
-        got = post(p.url, RESPONSES, **response, tool_choice=choice).json()
-        assert got["kv_transfer_params"]["do_remote_prefill"]
 
 
 def test_the_router_knows_what_a_kv_cache_holds(served, engines):

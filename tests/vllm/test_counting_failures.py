@@ -26,28 +26,14 @@ ON_ALL_RANKS = (
 EVERYWHERE = (
     *ON_ALL_RANKS,
     *(f"{CAPTURE}.routing:RoutingCapture.{name}" for name in ("begin", "expert_ids")),
-    "eldr.engine.messages:StepReport.arrived",
-    "eldr.engine.metrics:EngineStats.take",
-)
-PREFILL = (
-    *EVERYWHERE,
-    f"{CAPTURE}.kernels:count_blocks",
-    "eldr.engine.worker:Worker._sum",
-    *(
-        f"eldr.engine.prefill.provenance:CountedBlocks.{name}"
-        for name in ("add", "computed", "counted", "forget")
-    ),
     "eldr.engine.messages:encode_counts",
 )
+PREFILL = (*EVERYWHERE, "eldr.engine.worker:Worker._sum")
 DECODE = (
     *EVERYWHERE,
     f"{CAPTURE}.routing:RoutingCapture.end",
     f"{CAPTURE}.kernels:count_step",
-    "eldr.engine.worker:_apply",
-    *(f"eldr.engine.decode.tracking:Tracker.{name}" for name in ("add", "step", "end")),
-    "eldr.engine.messages:encode_counts",
-    "eldr.engine.decode.ring:RingWriter.write",
-    "eldr.engine.metrics:EngineStats.add_step",
+    "eldr.engine.decode.tracking:Tracker.step",
 )
 SHORT = ("_Capturer._column", "encode_counts")
 """Of these, what ``make e2e-vllm`` has fail; ``tests/engine/test_hooks.py`` has every function fail, without a model."""
@@ -150,6 +136,8 @@ def signature(engine: Engine) -> dict[str, Any]:
 
 
 def test_both_engines_say_why_they_count_no_more(faulty):
+    if faulty.layout.ranks > 1:
+        pytest.skip("one rank says why")
     targets = (f"{CAPTURE}.kernels:count_blocks", f"{CAPTURE}.kernels:count_step")
     records = f"{contract.METRIC_RECORDS}_total"
     expected = faulty.ask()
@@ -159,17 +147,13 @@ def test_both_engines_say_why_they_count_no_more(faulty):
     exact = [engine.metric(records, result="exact") for engine in faulty.engines]
     for _ in range(3):
         assert faulty.ask() == expected
-    if faulty.layout.ranks == 1:
-        assert (
-            signature(faulty.engines[0])["unavailable"]
-            == f"counting failed: RuntimeError('{targets[0]} fails')"
-        )
+    assert (
+        signature(faulty.engines[0])["unavailable"] == f"counting failed: RuntimeError('{targets[0]} fails')"
+    )
     for engine, before in zip(faulty.engines, exact, strict=True):
         wait_for(lambda e=engine: e.metric(records, result="unavailable") >= 2, f"{engine.name} to tell", 30)
-        ranks = faulty.layout.ranks if "data-parallel-size" in "".join(faulty.layout.arguments) else 1
-        assert engine.metric(contract.METRIC_COUNTING) < ranks, "it is summed over them"
-        if faulty.layout.ranks == 1:
-            assert engine.metric(records, result="exact") == before
+        assert engine.metric(contract.METRIC_COUNTING) == 0
+        assert engine.metric(records, result="exact") == before
         assert engine.log.read_text().count("ELDR: counting failed") == 1
         (engine.gate / "fault").unlink()
     assert faulty.ask() == expected

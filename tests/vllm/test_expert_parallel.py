@@ -16,7 +16,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-import eldr
 from eldr import contract
 from eldr_tiny_moe.client import ReferenceClient
 from tests.support.router import router
@@ -222,19 +221,6 @@ def test_a_rank_that_cannot_choose_ends_the_engine_and_no_token_is_served(
         assert refused(error), repr(error)
         assert "the exchange has failed: RuntimeError('no room')" in engine.log.read_text()
         wait_for(lambda: not engine.running(), "the engine to end", 60, engine.tail)
-
-
-@pytest.mark.long
-def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
-    setup = setup_of("tensor", plugin, tmp_path / "experts")
-    engine = Engine("versions", setup, environment, tmp_path)
-    (engine.gate / "version").touch()
-    engine.start()
-    try:
-        wait_for(lambda: not engine.running(), "the engine to end", 120, engine.tail)
-        assert f"eldr: rank 0 has '{eldr.__version__}', rank 1 has '0.0.0'" in engine.log.read_text()
-    finally:
-        engine.stop()
 
 
 @pytest.mark.long

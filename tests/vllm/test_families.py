@@ -9,14 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import NamedTuple
 
-import httpx
 import pytest
 
 from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
-from tests.vllm import fleet
 from tests.vllm.comparison import check
-from tests.vllm.engines import NAME, Engine, Setup
+from tests.vllm.engines import Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
 from tests.vllm.prompts import tokens
@@ -113,20 +111,6 @@ def test_tokens_that_a_grammar_chose(pools):
     assert {*exchange.generated} <= {number for text, number in texts.items() if text.isdigit()}
 
 
-def test_stock_vllm_ends_with_the_first_request_for_minimax_m2_on_a_cpu(environment, tmp_path):
-    """Why the table of families cannot say how it is counted; when this fails, it can."""
-    model = written(environment, "minimaxm2", tmp_path / "model")
-    engine = Engine(
-        "plain", Setup(role="plain", plugin=None, model=model, max_len=512), environment, tmp_path
-    )
-    with fleet.serving(engine):
-        answer = httpx.post(
-            f"{engine.url}/v1/completions", json={"model": NAME, "prompt": [300, 301]}, timeout=60
-        )
-        assert answer.status_code == 500
-    assert 'assert self.scoring_func == "softmax"' in engine.log.read_text()
-
-
 TRIES = 6
 """With prompts without a near tie, which rounding would decide; more than a few in a row that have one are no chance."""
 
@@ -151,14 +135,3 @@ def test_each_sequence_of_a_request_has_a_record(pools, choices):
 
     wait_for(lambda: len(records()) == 2, "both records", 60)
     assert records() == sorted(answer.decode for answer in answers)
-
-
-def test_of_several_prompts_a_prefill_engine_tells_of_the_first(pools):
-    """As vLLM itself tells of its blocks alone; routers send such requests to one decode engine."""
-    left = FAMILIES[pools.family].left
-    asked = ((tokens(70 + seed, 40), tokens(80 + seed, 70)) for seed in range(TRIES))
-    found = ((pair, pools.reference.ask(pair[0][: len(pair[0]) - left])) for pair in asked)
-    (first, second), answer = next(one for one in found if not one[1].ties)
-    signature = pools.pair.sign([first, second])
-    assert (signature.exact, signature.tokens) == (True, len(first) - left)
-    assert signature.counts.tolist() == answer.prefill

@@ -19,7 +19,6 @@ from tests.vllm.engines import BLOCK, NAME, Setup
 from tests.vllm.models import written
 from tests.vllm.pair import Exchange
 from tests.vllm.pools import Pools, serving
-from tests.vllm.prompts import tokens
 
 LEASE = 300
 HITS = "vllm:prefix_cache_hits_total"
@@ -118,11 +117,6 @@ def test_a_chat_is_found_again_and_one_with_another_image_is_not(pools):
     assert exchanges[0].prompt == exchanges[2].prompt
     assert np.array_equal(one, same)
     assert not np.array_equal(one, another)
-
-
-def test_text_alone(pools):
-    ids = tokens(6, 150)
-    check(pools, [ask(pools, text(ASK)), pools.pair.ask(ids, 12), pools.pair.ask(ids[:33], 5)])
 
 
 def test_chats_that_the_decode_engine_prefills_itself(pools):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import socket
 import time
@@ -16,7 +15,7 @@ from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PATH_ACTIVATIONS, PULL
 from eldr.wire import ExpertCounts, decode_counts
 from eldr_router.plan.apis import COMPLETIONS
 from eldr_router.plan.bodies import freeing_body
-from tests.vllm.client import SECONDS, ask
+from tests.vllm.client import ask
 from tests.vllm.conftest import LEASE, SHORT_LEASE
 from tests.vllm.engines import CPU_MODE, wait_for
 from tests.vllm.prompts import FILLER, LONG
@@ -186,45 +185,3 @@ def test_a_result_whose_lease_is_over_is_prefilled_again(serve, fleet, correct, 
         correct(case, answer.result())
         assert answer.result().headers["x-eldr-decode"] == "d0"
         assert router.counter("expired_results") == 1
-
-
-@pytest.mark.long
-def test_no_request_waits_at_a_full_engine_beyond_its_lease(serve, fleet, correct, fresh, background):
-    """One long answer fills d0 for longer than the lease; others are told to come back."""
-    with serve("p-short", "d0", lease_seconds=SHORT_LEASE, max_in_flight=1) as router:
-        p, d0 = fleet["p-short"], fleet["d0"]
-        expired, preempted = p.metric(EXPIRED), d0.metric("vllm:num_preemptions_total")
-        long = background.submit(ask, router.url, LONG, stream=True)
-        wait_for(lambda: d0.requests() == 1, "d0 to be full", 60)
-        case = fresh()
-        refused = 0
-        while (answer := ask(router.url, case, stream=True)).outcome != "ok":
-            assert answer.outcome == "429", answer
-            refused += 1
-            assert d0.requests() <= 1, "none waits there"
-            concurrent.futures.wait([long], float(answer.headers["retry-after"]))
-        correct(case, answer)
-        correct(LONG, long.result())
-        assert refused, "d0 was not full"
-        assert p.metric(EXPIRED) == expired
-        assert d0.metric("vllm:num_preemptions_total") == preempted
-
-
-@pytest.mark.long
-def test_several_sequences_of_one_request_fill_an_engine_as_well(serve, fleet, correct, fresh, background):
-    with serve("p-short", "d0", lease_seconds=SHORT_LEASE, max_in_flight=2) as router:
-        p, d0 = fleet["p-short"], fleet["d0"]
-        expired = p.metric(EXPIRED)
-        wide = LONG.body(n=2, max_tokens=700, temperature=1)
-        both = background.submit(httpx.post, router.url + LONG.path, json=wide, timeout=SECONDS)
-        wait_for(lambda: d0.requests() == 2, "d0 to run both", 60)
-        d0.pause()  # so that both still run
-        try:
-            assert router.loads()["d0"] == 2
-            case = fresh()
-            assert ask(router.url, case, stream=True).outcome == "429"
-        finally:
-            d0.resume()
-        assert [len(choice["token_ids"]) for choice in both.result().json()["choices"]] == [700, 700]
-        correct(case, ask(router.url, case, stream=True))
-        assert p.metric(EXPIRED) == expired

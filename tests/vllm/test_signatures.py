@@ -110,11 +110,6 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
 
 
-def test_the_engines_run_in_this_mode(pools):
-    for engine in (pools.prefill, pools.decode):
-        assert engine.mode() == (engine.setup.mode or CPU_MODE), engine.tail()
-
-
 def test_cold_then_from_the_prefix_cache(pools):
     prompt = tokens(1, 150)
     other_tail = prompt[:96] + tokens(2, 40)

@@ -22,6 +22,12 @@ def kinds(n, seed=0):
     return draw
 
 
+def teach(profiles, draw, turns, n, shift=0):
+    """Send a kind to each of n workers in turn, or to another one than its own."""
+    for turn in range(turns):
+        profiles.take(f"d{turn % n}", draw((turn + shift) % n))
+
+
 def names(n):
     return [f"d{number}" for number in range(n)]
 
@@ -51,10 +57,8 @@ def test_it_is_the_cosine_to_the_mean_of_the_signatures():
 
 def test_a_kind_that_moves_is_followed():
     profiles, draw = Profiles(CELLS), kinds(2)
-    for turn in range(400):
-        profiles.take(f"d{turn % 2}", draw(turn % 2))
-    for turn in range(4 * LOOK):
-        profiles.take(f"d{turn % 2}", draw(1 - turn % 2))
+    teach(profiles, draw, 400, 2)
+    teach(profiles, draw, 4 * LOOK, 2, shift=1)
     first, second = profiles.similarity(draw(0), names(2))
     assert second > first
 
@@ -62,8 +66,7 @@ def test_a_kind_that_moves_is_followed():
 @pytest.mark.parametrize("own", [0, 1], ids=["no request of its own", "one"])
 def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything(own):
     profiles, draw = Profiles(CELLS), kinds(4)
-    for turn in range(800):
-        profiles.take(f"d{turn % 4}", draw(turn % 4))
+    teach(profiles, draw, 800, 4)
     for _ in range(own):
         profiles.take("d4", draw(0))
     for kind in range(4):
@@ -73,8 +76,7 @@ def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything(own):
 
 def test_who_returns_under_another_name_is_new_and_who_is_gone_is_forgotten():
     profiles, draw = Profiles(CELLS), kinds(4)
-    for turn in range(400):
-        profiles.take(f"d{turn % 4}", draw(turn % 4))
+    teach(profiles, draw, 400, 4)
     profiles.retain(["d0", "d1", "d2"])
     assert set(profiles.table()) == {"d0", "d1", "d2"}
     asked = draw(3)
@@ -97,8 +99,7 @@ def test_many_that_come_and_go_take_no_room():
 
 def test_64_workers_with_one_kind_each():
     profiles, draw = Profiles(CELLS), kinds(64)
-    for turn in range(64 * 30):
-        profiles.take(f"d{turn % 64}", draw(turn % 64))
+    teach(profiles, draw, 64 * 30, 64)
     right = 0
     for kind in range(64):
         scores = profiles.similarity(draw(kind), names(64))
@@ -125,8 +126,7 @@ def test_two_routers_know_what_one_would():
 
 def test_a_router_that_just_began_takes_over_what_another_one_knows():
     old, new, draw = Profiles(CELLS), Profiles(CELLS), kinds(4)
-    for turn in range(800):
-        old.take(f"d{turn % 4}", draw(turn % 4))
+    teach(old, draw, 800, 4)
     new.heard("old", old.table())
     asked = draw(2)
     assert new.similarity(asked, names(4)) == pytest.approx(old.similarity(asked, names(4)), abs=0.05)
@@ -135,10 +135,9 @@ def test_a_router_that_just_began_takes_over_what_another_one_knows():
 
 def test_a_router_without_traffic_holds_nobody_back():
     busy, idle, draw = Profiles(CELLS), Profiles(CELLS), kinds(2)
-    for turn in range(400):
-        idle.take(f"d{turn % 2}", draw(turn % 2))
-    for turn in range(400):
-        busy.take(f"d{turn % 2}", draw(1 - turn % 2))
+    teach(idle, draw, 400, 2)
+    for _ in range(200):
+        teach(busy, draw, 2, 2, shift=1)
         busy.heard("idle", idle.table())
     first, second = busy.similarity(draw(0), names(2))
     assert second > first

@@ -142,16 +142,15 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 DP = {"data_parallel_size": 2, "enable_expert_parallel": True}
 
 
-def test_ranks_with_requests_of_their_own_behind_one_server_are_accepted():
-    for prefill in (True, False):
-        assert compatibility.problems(engine(**DP), 128, prompts=prefill) == []
+@pytest.mark.parametrize("prompts", [True, False])
+def test_what_counts_is_accepted(prompts):
+    """Blocks of 256 tokens are Gemma 4's, with ``--block-size 128``; one server is in front of all ranks."""
+    accepted = [engine(), engine(**DP), engine(device="cpu", mode=0)]
+    for method in SPECULATION:
+        accepted += [engine(speculative_config=SimpleNamespace(method=method), v2=v2) for v2 in (False, True)]
+    for one in accepted:
+        assert compatibility.problems(one, 256, prompts=prompts) == []
     assert compatibility.problems(engine(**DP, tensor_parallel_size=2), 128, prompts=False) == []
-
-
-def test_a_plain_engine_is_accepted():
-    assert compatibility.problems(engine(), 128, prompts=True) == []
-    assert compatibility.problems(engine(), 256, prompts=True) == [], "Gemma 4's, with --block-size 128"
-    assert compatibility.problems(engine(device="cpu", mode=0), 512, prompts=False) == []
 
 
 def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
@@ -164,14 +163,6 @@ def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
         assert "cudagraph_mode=PIECEWISE" in found
         assert compatibility.problems(config, 16, prompts=prefill, drafts_first=False) == []
     assert compatibility.problems(engine(v2=True, full_graphs=True), 16, prompts=True) == []
-
-
-@pytest.mark.parametrize("v2", [False, True])
-@pytest.mark.parametrize("method", SPECULATION)
-def test_drafts_are_accepted_on_both_sides(method, v2):
-    config = engine(speculative_config=SimpleNamespace(method=method), v2=v2)
-    for prefill in (True, False):
-        assert compatibility.problems(config, 16, prompts=prefill) == []
 
 
 @pytest.mark.parametrize(

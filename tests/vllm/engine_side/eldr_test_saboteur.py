@@ -1,6 +1,6 @@
 """Makes the last rank of an expert-parallel engine differ from the others.
 
-A file in the folder says what: ``version`` before the start, another version of ELDR; ``capture`` before the start, no room for
+A file in the folder says what: ``capture`` before the start, no room for
 what it would count with; ``fault``, from the next step on it cannot choose replicas; ``maps``, after the next step two experts have exchanged their places, in one layer's map, as if a rank
 had missed a rearrangement.
 """
@@ -25,10 +25,6 @@ class Saboteur(Idle):
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._last = role == KVConnectorRole.WORKER and get_ep_group().is_last_rank
-        if self._last and (self._folder / "version").exists():
-            import eldr
-
-            eldr.__version__ = "0.0.0"
         if self._last and (self._folder / "capture").exists():
             from eldr.engine.capture import routing
 
