@@ -28,8 +28,6 @@ SETUPS = {
     "plain": Setup(role="plain"),
     "p": Setup(role="prefill", lease=LEASE),
     "p-short": Setup(role="prefill", lease=SHORT_LEASE, blocks=80),
-    # an interface's name can be listened on but not connected to
-    "p-lost": Setup(role="prefill", lease=SHORT_LEASE, side_host="lo"),
     # one answer of the longest kind fills it
     "d0": Setup(role="decode", lease=LEASE, blocks=72),
     "d-gpu-mode": Setup(role="decode", lease=LEASE, blocks=72, mode=GPU_MODE),

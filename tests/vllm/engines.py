@@ -103,8 +103,6 @@ class Setup:
         KV cache in blocks of 32 tokens.
     max_len : int
         Longest prompt plus output.
-    side_host : str
-        What the engine hands out as the host of its side channel.
     children : tuple of str
         Connectors of tests to load beside the transport: ``Gate`` can hold the engine after a pull, ``Saboteur`` make ranks differ.
     mode : Mode or None
@@ -118,7 +116,6 @@ class Setup:
     lease: int = 60
     blocks: int = 1024
     max_len: int = 2048
-    side_host: str = "127.0.0.1"
     children: tuple[str, ...] = ()
     mode: Mode | None = field(default_factory=asked_mode)
     plugin: Path | None = None
@@ -209,7 +206,7 @@ class Engine:
         }
         env |= _QUIET | {
             "PATH": f"{self._program / 'bin'}:{os.environ['PATH']}",
-            "VLLM_NIXL_SIDE_CHANNEL_HOST": self.setup.side_host,
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self._side_port),
             "ELDR_TEST_GATE": str(self.gate),
             "PYTHONPATH": ":".join(paths),

@@ -209,21 +209,6 @@ def test_a_rank_that_misses_a_rearrangement_ends_the_engine_and_no_token_is_serv
 
 
 @pytest.mark.long
-def test_a_rank_that_cannot_choose_ends_the_engine_and_no_token_is_served(
-    prefill, environment, plugin, tmp_path, background
-):
-    """Its log says why, and the other rank does not wait for it."""
-    engine = Engine("alone", setup_of("tensor", plugin, tmp_path / "experts"), environment, tmp_path)
-    with serving(engine):
-        pair = Pair(prefill.url, engine.url, NAME)
-        (engine.gate / "fault").touch()
-        error = background.submit(pair.ask_decode_only, PROMPTS[0], TOKENS).exception(60)
-        assert refused(error), repr(error)
-        assert "the exchange has failed: RuntimeError('no room')" in engine.log.read_text()
-        wait_for(lambda: not engine.running(), "the engine to end", 60, engine.tail)
-
-
-@pytest.mark.long
 def test_where_one_rank_cannot_count_none_does_and_all_serve(
     prefill, one_process, environment, plugin, tmp_path
 ):

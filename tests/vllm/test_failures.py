@@ -181,28 +181,3 @@ def test_an_engine_that_drains_loses_nothing(serve, fleet, correct, fresh, backg
             correct(case, answer)
         counts = [router.counter("requests", **only) for only in ({}, {"outcome": "ok"})]
         assert counts == [len(answers)] * 2
-
-
-@pytest.mark.long
-def test_an_unreachable_side_channel(serve, fleet, correct, fresh):
-    """d0 finds out only when it pulls: 500, or HTTP 200 and an error event after the role of a chat."""
-    with serve("p-lost", "d0") as router:
-        p, d0 = fleet["p"], fleet["d0"]
-        for stream, case in ((True, fresh()), (False, fresh())):
-            answer = ask(router.url, case, stream=stream)
-            assert answer.outcome == "502", answer
-            assert "gave up after 3 attempts" in answer.text
-            assert not answer.ids
-        cause = "error_event", "status"
-        assert [router.counter("retries", leg="decode", cause=c) for c in cause] == [3, 3]
-
-        fleet.up("p-lost", "p", "d0")
-        router.configure({engine.name: engine.url for engine in (fleet["p-lost"], p, d0)})
-        wait_for(lambda: "p" in router.loads(), "the router to know p")
-        before = router.counter("retries", leg="decode")
-        for _ in range(8):  # a prompt's beginning chooses its prefill engine
-            case = fresh()
-            correct(case, ask(router.url, case, stream=True))
-            if router.counter("retries", leg="decode") > before:
-                break
-        assert router.counter("retries", leg="decode") == before + 1, "the second attempt avoids p-lost"

@@ -148,23 +148,6 @@ def test_what_arrives_after_the_deadline_is_not_used(fleet, correct, fresh, back
     correct(case, ask(d0.url, case, stream=False, kv_transfer_params=params))
 
 
-@pytest.mark.long
-def test_a_prefill_engine_gets_back_the_blocks_that_are_not_pulled(fleet, correct, background):
-    """Long before their lease is over."""
-    fleet["p"].stop()  # what others did not pull is gone with it
-    p, d0 = fleet.up("p", "d0")
-    assert p.metric(USED) == 0
-    late, expired = d0.metric(LATE, outcome=LATE_PREFILLED), p.metric(EXPIRED)
-    params = ask_prefill(p.url, LONG) | {PULL_BEFORE_KEY: time.time()}
-    assert p.metric(USED) > 0
-    answer = background.submit(ask, d0.url, LONG, stream=False, kv_transfer_params=params)
-    wait_for(lambda: p.metric(USED) == 0, "its blocks to be free", 60, show=p.tail)
-    assert not answer.done()
-    correct(LONG, answer.result())
-    assert d0.metric(LATE, outcome=LATE_PREFILLED) == late + 1
-    assert p.metric(EXPIRED) == expired
-
-
 def test_a_result_whose_lease_is_over_is_prefilled_again(serve, fleet, correct, fresh, background):
     """The engine that is chosen first does not accept the connection before the lease is over."""
     patience = ("--connect-timeout-seconds", str(2 * SHORT_LEASE))

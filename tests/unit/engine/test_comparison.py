@@ -99,20 +99,6 @@ def test_more_near_ties_than_an_engine_may_have_prove_nothing():
         resolve(model.seen(), model.ask)
 
 
-def test_a_prompt_that_nobody_counted_may_have_had_near_ties():
-    hidden = Tie(position=4, layer=0, chosen=(1,), rejected=(5,), gap=1e-5)
-
-    class Attending(Model):
-        def experts(self, swaps: Sequence[Tie] = ()) -> np.ndarray:
-            chosen = super().experts(swaps)
-            if any(tie.position < PROMPT for tie in swaps):  # answers read the prompt
-                chosen[PROMPT, 2] = np.roll(chosen[PROMPT, 2], 3)
-            return chosen
-
-    model = Attending(hidden)
-    assert resolve(model.seen(hidden, counted=False), model.ask) == [str(hidden)]
-
-
 @pytest.mark.parametrize(("gap", "said"), [(1e-4, 8), (0.5, 7)])
 def test_a_token_may_be_the_second_best_of_a_near_tie(gap, said):
     model = Model(gap=gap)

@@ -1,7 +1,7 @@
 """Makes the last rank of an expert-parallel engine differ from the others.
 
 A file in the folder says what: ``capture`` before the start, no room for
-what it would count with; ``fault``, from the next step on it cannot choose replicas; ``maps``, after the next step two experts have exchanged their places, in one layer's map, as if a rank
+what it would count with; ``maps``, after the next step two experts have exchanged their places, in one layer's map, as if a rank
 had missed a rearrangement.
 """
 
@@ -47,10 +47,3 @@ class Saboteur(Idle):
                 table[[0, 1], 0] = table[[1, 0], 0]
 
         EplbState.step = stepped
-
-    def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        super().bind_connector_metadata(connector_metadata)
-        if self._last and (self._folder / "fault").exists():
-            from eldr.engine.capture import kernels
-
-            kernels._flags = _no_room
