@@ -13,19 +13,18 @@ from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
 
 from eldr.engine import worker as worker_half
-from eldr.engine.scheduler import Scheduler
-from eldr.engine.worker import Worker
 from tests.engine.fakes import LAYERS, Slots
 from tests.engine.halves import (
     EXPERTS,
-    GROUP,
-    NO_WINDOWS,
     TOP_K,
+    Halves,
     config,
+    decode_half,
     output,
     prefill_half,
     sent,
     slots_of,
+    worker_of,
 )
 
 
@@ -61,7 +60,7 @@ def model(*modules: Any, layers: int = 3, tokens: int = 8) -> dict[str, Any]:
     }
 
 
-class Stepped:
+class Stepped(Halves):
     """An engine of a role whose steps are watched.
 
     Parameters
@@ -87,12 +86,10 @@ class Stepped:
             monkeypatch.setattr(worker_half, "union_group", lambda _: group)
             monkeypatch.setattr(worker_half, "gather", lambda own, _: [own, ""])
         monkeypatch.setattr(worker_half, "StepSlots", Slots)
-        if role == "prefill":
-            self.half = prefill_half(of_engine)
-            self.worker = Worker(of_engine, GROUP, 40, prompts=True, reports=True)
-        else:
-            self.half = Scheduler(of_engine, GROUP, NO_WINDOWS, 16)
-            self.worker = Worker(of_engine, GROUP, 40, prompts=False, reports=True)
+        prefill = role == "prefill"
+        half = (prefill_half if prefill else decode_half)(of_engine)
+        super().__init__(half, worker_of(of_engine, prompts=prefill))
+        if not prefill:
             worker_half.agree(of_engine, self.worker._counting, self.worker)
         self._watch: Any = nullcontext()
         if add is not None:
@@ -103,10 +100,8 @@ class Stepped:
         with self._watch:
             self._form(tokens)
 
-    def run(
-        self, watch: Any, new: Any = (), cached: Any = (), blocks: Any = None, *, layers: Any = None
-    ) -> Any:
-        """Run a step in which every token uses experts 0 and 1, under a watch; return its report.
+    def run(self, watch: Any, *tokens: Any, layers: Any = None) -> Any:
+        """Run a step of (request, tokens computed before, tokens in it) that all use experts 0 and 1, under a watch; return its report.
 
         Parameters
         ----------
@@ -114,8 +109,8 @@ class Stepped:
             Watches what the layers capture in its place.
         """
         self._watch = watch if layers is not None else nullcontext()
-        orders = sent(self.half.orders(output(new, cached, blocks)))
-        Slots.slots = slots = slots_of(new, cached, blocks)
+        orders = sent(self.half.orders(output((), tokens, self.blocks)))
+        Slots.slots = slots = slots_of((), tokens, self.blocks)
         with watch:
             self.worker.begin(orders)
         if slots is not None:

@@ -196,19 +196,3 @@ def test_ids_of_any_layers_name_the_same_experts_as_on_the_host(
     expected = [active_set(ids[:, layer], experts) for layer in layers]
     assert said[: -len(tail)].tolist() == np.concatenate(expected).astype(int).tolist()
     assert torch.equal(said[-len(tail) :], tail)
-
-
-@pytest.mark.parametrize("module", [kernels, kernels_triton])
-@pytest.mark.parametrize("requests", [[0, 3, 4], [2, 0, 4], [0, 0, 0], [1, 2, 3]])
-@pytest.mark.parametrize("failed", [0, 2])
-def test_the_first_rank_with_requests_tells_of_a_step(module, requests, failed):
-    layers, experts = 4, 21
-    used = torch.randint(0, 3, (layers, experts), generator=torch.Generator().manual_seed(1))
-    said = torch.cat((used.view(-1), torch.tensor([*requests, failed]))).to(torch.int32)
-    told = [torch.full((layers + 1,), 99) for _ in requests]
-    for rank, one in enumerate(told):
-        module.sum_up_step(one, said, rank, len(requests))
-        assert one[:-1].tolist() == (used > 0).sum(1).tolist()
-    first = next((rank for rank, n in enumerate(requests) if n), None)
-    expected = [sum(requests) if rank == first else 0 for rank in range(3)]
-    assert [int(one[-1]) for one in told] == ([kernels.FAILED] * 3 if failed else expected)

@@ -17,7 +17,7 @@ from eldr.engine.capture.staging import Staging
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
 from tests.engine.fakes import maps_of
-from tests.engine.halves import REMOTE, request
+from tests.engine.halves import REMOTE
 from tests.engine.stepping import Stepped
 
 KERNELS = 3
@@ -97,7 +97,7 @@ def test_the_union_of_a_step_is_one_collective_and_two_kernels_whatever_the_laye
 
 @pytest.fixture
 def steps(started, monkeypatch):
-    """Return a function that starts an engine whose kernels are those of GPUs: its half of the scheduler, and what a step starts."""
+    """Return a function that starts an engine whose kernels are those of GPUs: the engine, and what a step starts."""
     for module in (worker_half, union):
         monkeypatch.setattr(module, "kernels_for", lambda _: kernels_triton)
     send = Staging.send
@@ -117,15 +117,15 @@ def steps(started, monkeypatch):
     def make(role, **form):
         engine = Stepped(monkeypatch, role, **form)
 
-        def run(**step):
+        def run(*tokens, layers=None):
             started.seen.clear()
-            report = engine.run(started, **({"layers": nullcontext()} | step))
+            report = engine.run(started, *tokens, layers=layers or nullcontext())
             if report is not None:
                 copied(report)
             assert not engine.worker._counting.stopped
             return list(started.seen)
 
-        return engine.half, run
+        return engine, run
 
     return make
 
@@ -154,37 +154,33 @@ def test_what_counts_is_compiled_before_the_first_step(monkeypatch, started, rol
 
 
 def test_what_a_step_of_a_decode_engine_starts_is_what_the_page_says(steps):
-    half, run = steps("decode")
-    blocks, asked = {"a": [1, 2], "b": [4, 5]}, request("a", 4, kv={"do_remote_prefill": True})
-    half.add(asked)
-    half.add(request("b", 4))
-    joins = run(new=[("a", 3, 1), ("b", 0, 4)], blocks=blocks)
-    begins = run(cached=[("a", 4, 1), ("b", 4, 1)], blocks=blocks)
-    usual = run(cached=[("a", 5, 1), ("b", 5, 1)], blocks=blocks)
-    asked.num_output_tokens = 3
-    half.end(asked)
-    ends = run(cached=[("b", 6, 1)], blocks=blocks)
+    engine, run = steps("decode")
+    asked = engine.add("a", 4, [1, 2], kv={"do_remote_prefill": True})
+    engine.add("b", 4, [4, 5])
+    joins = run(("a", 3, 1), ("b", 0, 4))
+    begins = run(("a", 4, 1), ("b", 4, 1))
+    usual = run(("a", 5, 1), ("b", 5, 1))
+    engine.end(asked, 3)
+    ends = run(("b", 6, 1))
     assert counted(usual) == counted(joins) == costs("decode, most steps"), usual
     assert counted(begins) == costs("decode, a request begins a KV block"), begins
     assert counted(ends) == costs("decode, a request has ended"), ends
 
 
 def test_what_a_step_of_a_prefill_engine_starts_is_what_the_page_says(steps):
-    half, run = steps("prefill")
-    half.add(request("a", 10, kv=REMOTE))
-    part = run(new=[("a", 0, 6)], blocks={"a": [7, 3, 5]})
-    last = run(cached=[("a", 6, 4)], blocks={"a": [7, 3, 5]})
+    engine, run = steps("prefill")
+    engine.add("a", 10, [7, 3, 5], kv=REMOTE)
+    part, last = run(("a", 0, 6)), run(("a", 6, 4))
     assert counted(part) == costs("prefill, a chunk that ends no prompt"), part
     assert counted(last) == costs("prefill, a chunk that ends a prompt"), last
 
 
-def usual_step(half, run):
+def usual_step(engine, run):
     """Return what a step starts in which nobody comes or goes, and no block is begun."""
-    blocks = {"a": [1, 2]}
-    half.add(request("a", 4, kv={"do_remote_prefill": True}))
-    for at, step in ((3, "new"), (4, "cached")):
-        run(**{step: [("a", at, 1)]}, blocks=blocks)
-    return run(cached=[("a", 5, 1)], blocks=blocks)
+    engine.add("a", 4, [1, 2], kv={"do_remote_prefill": True})
+    for at in (3, 4):
+        run(("a", at, 1))
+    return run(("a", 5, 1))
 
 
 def test_what_dense_layers_and_ranks_add_is_what_the_page_says(steps, started):
@@ -203,9 +199,9 @@ def test_what_dense_layers_and_ranks_add_is_what_the_page_says(steps, started):
 
 def test_what_is_captured_of_a_layer_is_what_the_page_says(steps, started):
     """Of the two layers the last one has a kernel that routes inside itself."""
-    half, run = steps("decode")
-    usual = usual_step(half, run)
-    every = Counter(run(cached=[("a", 6, 1)], blocks={"a": [1, 2]}, layers=started)) - Counter(usual)
+    engine, run = steps("decode")
+    usual = usual_step(engine, run)
+    every = Counter(run(("a", 6, 1), layers=started)) - Counter(usual)
     assert every == {"aten.copy_.default": 2, "aten.sort.stable": 1}
     assert (
         "into a buffer, also inside a graph: one kernel. A kernel that routes inside itself costs a sort more"

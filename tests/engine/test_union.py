@@ -1,12 +1,13 @@
 """The experts of a step over ranks that have requests of their own."""
 
+import copy
 import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from eldr.engine.capture import kernels, kernels_triton, union
+from eldr.engine.capture import kernels, kernels_triton
 from eldr.engine.capture.kernels import FAILED
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
@@ -15,14 +16,15 @@ from tests.engine.fakes import Ranks, on_all
 EXPERTS, LAYERS, TOP_K = 12, (3, 5, 8), 2
 
 
-def unions(states):
+def unions(states, module):
     """Return a group's unions with their capture buffers; what lies in these behind a step's tokens must not count."""
-    group, n = Ranks(len(states)), len(states)
-    buffers = [torch.full((8, 1 + max(LAYERS), TOP_K), 11, dtype=torch.int32) for _ in states]
-    return [
-        (buffer, GroupUnion(buffer, LAYERS, EXPERTS, group.add(rank), states[rank], rank=rank, ranks=n))
-        for rank, buffer in enumerate(buffers)
-    ]
+    group, form, found = Ranks(len(states)), in_turn(module), []
+    for rank, state in enumerate(states):
+        buffer = torch.full((8, 1 + max(LAYERS), TOP_K), 11, dtype=torch.int32)
+        one = GroupUnion(buffer, LAYERS, EXPERTS, group.add(rank), state, rank=rank, ranks=len(states))
+        one._kernels = form
+        found.append((buffer, one))
+    return found
 
 
 def route(buffer, one, ids):
@@ -47,13 +49,11 @@ def in_turn(module):
 
 
 @pytest.mark.parametrize("module", [kernels, kernels_triton])
-def test_every_rank_sees_what_all_have_and_forgets_the_step_before(module, monkeypatch):
+def test_every_rank_sees_what_all_have_and_forgets_the_step_before(module):
     """A rank without requests is told by nobody that a step begins; the first that has some tells of the step."""
-    form = in_turn(module)
-    monkeypatch.setattr(union, "kernels_for", lambda _: form)
-    found = unions([Counting("a step") for _ in range(3)])
+    found = unions([Counting("a step") for _ in range(3)], module)
     generator = torch.Generator().manual_seed(1)
-    for step, busy in enumerate([(0, 2), (0, 1, 2), (1, 2), (2,)]):
+    for step, busy in enumerate([(0, 2), (0, 1, 2), (1, 2), (2,), ()]):
         # a rank without requests runs a dummy token; padding is -1
         ids = [
             torch.randint(-1, EXPERTS - 1, (tokens, len(LAYERS), TOP_K), generator=generator).to(torch.int32)
@@ -74,13 +74,14 @@ def test_every_rank_sees_what_all_have_and_forgets_the_step_before(module, monke
             len({e for e in every[:, row].reshape(-1).tolist() if e >= 0}) for row in range(len(LAYERS))
         ]
         requests = sum(rank + 2 for rank in busy)
-        assert on_all(found, run) == [[*wanted, requests if rank == busy[0] else 0] for rank in range(3)]
+        assert on_all(found, run) == [[*wanted, requests if busy[:1] == (rank,) else 0] for rank in range(3)]
 
 
+@pytest.mark.parametrize("module", [kernels, kernels_triton])
 @pytest.mark.parametrize("where", ["before the sum", "after it", "elsewhere"])
-def test_a_rank_that_fails_takes_part_and_all_know(monkeypatch, where):
+def test_a_rank_that_fails_takes_part_and_all_know(monkeypatch, where, module):
     states = [Counting(f"rank {rank}") for rank in range(2)]
-    found = unions(states)
+    found = unions(states, module)
     ids = torch.zeros(1, len(LAYERS), TOP_K, dtype=torch.int32)
 
     def run(rank, pair):
@@ -95,7 +96,7 @@ def test_a_rank_that_fails_takes_part_and_all_know(monkeypatch, where):
     if where == "elsewhere":
         states[1].stop("out of memory")
     else:
-        theirs = in_turn(kernels)
+        theirs = copy.copy(found[1][1]._kernels)
         setattr(theirs, faults[where], lambda *_: 1 / 0)
         monkeypatch.setattr(found[1][1], "_kernels", theirs)
     if where == "after it":
