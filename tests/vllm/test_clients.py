@@ -194,13 +194,6 @@ def test_paths_for_any_engine_are_those_that_engines_list(served, engines):
         ), path
 
 
-def test_tokens_are_counted(claude, engines):
-    said = [{"role": "user", "content": prompt(10)}]
-    count = claude.messages.count_tokens(model=NAME, messages=said)
-    alone = post(engines[1].url, MESSAGES, max_tokens=1, messages=said).json()
-    assert count.input_tokens == alone["usage"]["input_tokens"]
-
-
 def test_the_router_knows_what_a_kv_cache_holds(served, engines):
     def decode() -> dict:
         return served.state()["decode"][0]

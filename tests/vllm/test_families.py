@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from eldr_tiny_moe.client import MODEL
-from tests.support.processes import wait_for
 from tests.vllm.comparison import check
 from tests.vllm.engines import Setup
 from tests.vllm.models import written
@@ -109,29 +108,3 @@ def test_tokens_that_a_grammar_chose(pools):
     check(pools, [exchange], greedy=False, left=FAMILIES[pools.family].left)
     texts = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
     assert {*exchange.generated} <= {number for text, number in texts.items() if text.isdigit()}
-
-
-TRIES = 6
-"""With prompts without a near tie, which rounding would decide; more than a few in a row that have one are no chance."""
-
-
-@pytest.mark.parametrize("choices", [1, 2])
-def test_each_sequence_of_a_request_has_a_record(pools, choices):
-    """A list of two prompts, or one with two choices."""
-    fields = {"n": 2, "temperature": 1.0} if choices == 2 else {}
-    for seed in range(TRIES):
-        first, second = tokens(50 + seed, 40), tokens(60 + seed, 70)
-        exchanges = pools.pair.ask_several(first if choices == 2 else [first, second], 6, **fields)
-        assert len({(*one.prompt, *one.generated) for one in exchanges}) == 2
-        answers = [pools.reference.ask(one.prompt, one.generated) for one in exchanges]
-        if not any(answer.ties for answer in answers):
-            break
-    assert not any(answer.ties for answer in answers)
-
-    def records() -> list[list[list[int]]]:
-        return sorted(
-            counts.counts.tolist() for base, counts in pools.pair.records() if base == exchanges[0].base
-        )
-
-    wait_for(lambda: len(records()) == 2, "both records", 60)
-    assert records() == sorted(answer.decode for answer in answers)

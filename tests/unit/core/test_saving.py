@@ -5,7 +5,7 @@ import pytest
 
 from eldr.contract import BATCH_BUCKETS
 from eldr.core.random_batches import Mix, expected_active, random_unions, steps_by_size, unions_by_size
-from eldr.core.saving import LEAST_STEPS, LEAST_WINDOWS, Batches, saving
+from eldr.core.saving import LEAST_WINDOWS, Batches, saving
 
 LAYERS, EXPERTS, TOP = 3, 24, 4
 
@@ -152,5 +152,4 @@ def test_unions_of_random_batches():
 def test_too_little_is_not_told(windows, steps, active):
     sizes = (float(steps), *[0.0] * (len(BATCH_BUCKETS) - 1))
     mix = Mix(np.full((4, 2, 8), 75.0), np.full(4, 100.0))
-    assert windows * steps < LEAST_STEPS or active == 0.0 or windows < LEAST_WINDOWS
     assert saving([[Batches(active, sizes, float(steps))] * windows], mix, BATCH_BUCKETS) is None

@@ -72,8 +72,8 @@ class Pool:
 class Life:
     """A request: its prompt in chunks, then steps of a token and some drafts, of which chance accepts some; preempted once, perhaps."""
 
-    def __init__(self, name, plan, *, ahead):
-        self.name, self.plan, self.ahead = name, plan, ahead
+    def __init__(self, name, plan):
+        self.name, self.plan = name, plan
         self.computed = min(plan["cached"], plan["prompt"] - 1)
         self.made = 0  # tokens of the answer, known to the device
         self.told = 0  # ... and to the scheduler
@@ -140,7 +140,7 @@ def test_every_fed_token_counts_once_and_nothing_else(plans, ahead):
         scheduled, fed, preempted, ran = [], [], [], []
         for n, plan in enumerate(plans):
             if clock == plan["start"]:
-                life = running[f"r{n}"] = Life(f"r{n}", plan, ahead=ahead)
+                life = running[f"r{n}"] = Life(f"r{n}", plan)
                 pool.tracker.add(life.name, plan["prompt"], lambda life=life: life.told)
         for name, life in running.items():
             if name in pool.ended:
