@@ -16,8 +16,12 @@ from eldr.engine.figures import N_FIGURES
 from tests.support.metro import Placement, exact
 from tests.support.metro.baselines import active_set, pack
 
-FORMS = [choose_host, choose_triton]
 GEOMETRIES = [(64, 96, 2), (128, 144, 8), (128, 192, 8), (256, 288, 8), (60, 72, 12), (40, 80, 5)]
+
+
+@pytest.fixture(params=[choose_host, choose_triton])
+def form(request):
+    return request.param
 
 
 def tokens(rng, n_experts, batch):
@@ -90,7 +94,6 @@ def run(form, active, placement, width=None, dtype=torch.int64):
     return places[last]
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(36))
 def test_every_form_gives_the_table_of_the_host(form, seed):
     active, placement = case(seed)
@@ -98,7 +101,6 @@ def test_every_form_gives_the_table_of_the_host(form, seed):
     assert (run(form, active, placement) == expected).all()
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_relief_paths_of_several_edges_are_the_same(form):
     """Chains of experts that two neighbours hold: what greedy fills at one end leaves only at the other."""
     walked = 0
@@ -123,7 +125,6 @@ def test_relief_paths_of_several_edges_are_the_same(form):
     assert walked
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_the_columns_of_vllm_and_int32_maps_make_no_difference(form):
     active, placement = case(1)
     expected = run(form, active, placement)
@@ -131,7 +132,6 @@ def test_the_columns_of_vllm_and_int32_maps_make_no_difference(form):
     assert (run(form, active, placement, dtype=torch.int32) == expected).all()
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_without_a_choice_there_is_none(form):
     placement = Placement(np.arange(12), 12, 4)
     assert run(form, np.ones(12, dtype=bool), placement).tolist() == list(range(12))
@@ -141,7 +141,6 @@ def test_without_a_choice_there_is_none(form):
     assert run(form, np.zeros(3, dtype=bool), twice).tolist() == [1, 0, 3]
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_a_place_that_no_map_names_stays(form):
     layer = layer_of(torch.tensor([[0, -1], [2, 3], [1, -1]]), torch.tensor([1, 2, 0]), 2, 2)
     form.decide(heard(np.ones(4), 2), layer)
@@ -160,7 +159,6 @@ def tail_of(table):
     return torch.cat((words(table_digests(torch.tensor([[table]])))[0], torch.zeros(1, dtype=torch.int32)))
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ranks", [3, 32])
 @pytest.mark.parametrize("what", TAILS)
 def test_what_ranks_say_beside_their_flags_is_remembered(form, ranks, what):
@@ -183,7 +181,6 @@ def test_what_ranks_say_beside_their_flags_is_remembered(form, ranks, what):
     assert int(layer.trouble) == (what != "alike"), "once, and so it stays"
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 4), (64, 4), (71, 8)])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_ids_go_where_their_place_is_computed_and_padding_stays(form, shape, dtype):

@@ -54,7 +54,9 @@ class Engine:
         self.ended, self.late, self.cut = {}, Counter(), 0
         self.pulled, self.told = [], []  # whose blocks NIXL reads, and whose it only says it does not need
 
-    def add(self, name, *, prompt=PROMPT, tokens=3, **fields):
+    def add(self, name, before=None, *, prompt=PROMPT, tokens=3, **fields):
+        """Take a request that pulls its prompt, before a moment if there is one."""
+        fields |= {} if before is None else {PULL_BEFORE_KEY: before}
         sampling = SamplingParams(max_tokens=tokens, extra_args={"kv_transfer_params": REMOTE | fields})
         self.scheduler.add_request(Request(name, prompt, sampling, None, block_hasher=self.hasher))
 
@@ -128,7 +130,7 @@ def engine(build, request):
 
 @pytest.mark.parametrize("late", [0.0, 0.5])
 def test_a_prompt_whose_deadline_has_passed_is_prefilled_here(engine, caplog, late):
-    engine.add("a", **{PULL_BEFORE_KEY: NOW - late})
+    engine.add("a", NOW - late)
     assert engine.run() == {"a": len(PROMPT) + 2}
     assert engine.ended == {"a": FinishReason.LENGTH}
     assert engine.pulled == []
@@ -139,7 +141,7 @@ def test_a_prompt_whose_deadline_has_passed_is_prefilled_here(engine, caplog, la
 
 def test_a_request_that_is_aborted_before_it_has_blocks_frees_those_of_the_prefill_engine(build):
     engine = build("first")
-    engine.add("a", **{PULL_BEFORE_KEY: NOW - 1})
+    engine.add("a", NOW - 1)
     engine.step()  # in which it is refused, and has to come back
     engine.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     engine.step()
@@ -158,7 +160,7 @@ def test_what_is_in_time_or_has_no_deadline_is_pulled(engine, fields):
 
 
 def test_what_has_arrived_is_not_watched_while_it_waits_for_its_turn(engine):
-    engine.add("a", **{PULL_BEFORE_KEY: NOW + 1})
+    engine.add("a", NOW + 1)
     engine.step()
     for n in range(4):  # as many as run at a time
         engine.add(f"other {n}", prompt=[n, 1], tokens=9, do_remote_prefill=False)
@@ -173,7 +175,7 @@ def test_what_has_arrived_is_not_watched_while_it_waits_for_its_turn(engine):
 
 @pytest.mark.parametrize("value", ["soon", True, float("nan"), float("inf"), 1e13, [1], {}])
 def test_a_deadline_that_cannot_be_read_is_none_and_is_logged(engine, caplog, value):
-    engine.add("a", **{PULL_BEFORE_KEY: value})
+    engine.add("a", value)
     assert engine.step() == ({}, {})
     assert engine.pulled == ["a"]
     assert "request a has no deadline for its KV: eldr_pull_before: expected Unix time" in caplog.text
@@ -182,7 +184,7 @@ def test_a_deadline_that_cannot_be_read_is_none_and_is_logged(engine, caplog, va
 def test_a_request_that_waits_for_blocks_until_its_deadline_has_passed_is_prefilled_here(engine, clock):
     for first in (0, 20):
         engine.add(f"large {first}", prompt=list(range(first, first + 70)), tokens=6, do_remote_prefill=False)
-    engine.add("a", prompt=list(range(50, 50 + 4 * BLOCK)), **{PULL_BEFORE_KEY: NOW + 5})
+    engine.add("a", NOW + 5, prompt=list(range(50, 50 + 4 * BLOCK)))
     while engine.scheduler.kv_cache_manager.usage < 0.9:
         engine.step()
     assert engine.scheduler.requests["a"].status == RequestStatus.WAITING
@@ -194,7 +196,7 @@ def test_a_request_that_waits_for_blocks_until_its_deadline_has_passed_is_prefil
 
 
 def test_a_preempted_request_is_not_pulled_either_and_counts_once(engine):
-    engine.add("a", tokens=4, **{PULL_BEFORE_KEY: NOW - 1})
+    engine.add("a", NOW - 1, tokens=4)
     for _ in range(3):
         engine.step()
     assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
@@ -208,7 +210,7 @@ def test_a_preempted_request_is_not_pulled_either_and_counts_once(engine):
 
 
 def test_a_preempted_request_that_was_pulled_is_computed_here_whenever_it_resumes(engine, clock):
-    engine.add("a", tokens=4, **{PULL_BEFORE_KEY: NOW + 1})
+    engine.add("a", NOW + 1, tokens=4)
     engine.step(arrived=["a"])
     engine.step()
     clock.value += 9
@@ -218,7 +220,7 @@ def test_a_preempted_request_that_was_pulled_is_computed_here_whenever_it_resume
 
 
 def test_a_pull_that_fails_by_its_deadline_ends_the_request_and_keeps_its_blocks_until_nixl_is_done(engine):
-    engine.add("a", **{PULL_BEFORE_KEY: NOW + 1})
+    engine.add("a", NOW + 1)
     engine.step()
     assert engine.step(failed=["a"])[1] == {"a": NOW + 1}
     assert engine.ended == {"a": FinishReason.ERROR}
@@ -231,7 +233,7 @@ def test_a_pull_that_fails_by_its_deadline_ends_the_request_and_keeps_its_blocks
 @pytest.mark.parametrize("order", CONNECTORS)
 def test_where_failed_loads_are_recomputed_a_late_pull_is(build, order):
     engine = build(order, policy="recompute")
-    engine.add("a", **{PULL_BEFORE_KEY: NOW + 1})
+    engine.add("a", NOW + 1)
     engine.step()
     engine.step(failed=["a"])
     engine.step(arrived=["a"])

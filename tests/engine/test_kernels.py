@@ -11,6 +11,11 @@ BLOCKS, LAYERS = 12, 3
 SHAPES = [(16, 20, 3), (32, 64, 4), (128, 128, 8), (255, 32, 1), (256, 16, 2)]
 
 
+@pytest.fixture(params=[kernels, kernels_triton])
+def module(request):
+    return request.param
+
+
 def step(seed, block_size, experts, top_k):
     """Return expert ids and slots of a step: runs of some blocks, with padding between and after them."""
     generator = torch.Generator().manual_seed(seed)
@@ -144,7 +149,6 @@ class Requests:
         assert (self.rows.positions[: self.N] == -1).all()
 
 
-@pytest.mark.parametrize("module", [kernels, kernels_triton])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("block_size", "experts", "top_k"), [(4, 20, 3), (16, 64, 4), (32, 128, 8), (16, 16, 1)]
@@ -157,7 +161,6 @@ def test_what_was_computed_last_at_a_position_counts_once(module, seed, block_si
     requests.check()
 
 
-@pytest.mark.parametrize("module", [kernels, kernels_triton])
 def test_a_step_of_nothing_but_padding_changes_nothing(module):
     ids, slots = torch.zeros(5, LAYERS, 2, dtype=torch.int32), torch.full((5,), -1)
     table = torch.ones(BLOCKS + 1, LAYERS, 8, dtype=torch.uint8)
@@ -180,7 +183,6 @@ def test_a_full_block_does_not_overflow(tokens, size):
         assert table[0, :, 0].tolist() == [tokens] * LAYERS
 
 
-@pytest.mark.parametrize("module", [kernels, kernels_triton])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(("tokens", "experts", "top_k", "layers"), [
     (1, 12, 1, [0]), (40, 150, 4, [0, 1, 2]), (70, 96, 3, [0, 2]), (129, 33, 8, [1])
