@@ -48,9 +48,14 @@ def test_samples_are_sorted_by_time_and_tolerate_unknown_decode(make_record):
 def test_the_geometry_of_the_majority_wins(make_record):
     odd = make_record(9, 1, n_layers=2, n_experts=128)
     bad = make_record(8, 1, prefill=b"123")
-    samples = make_samples([make_record(0, 1), make_record(1, 2), odd, bad], Counter({"other model": 3}))
+    lies = make_record(7, 1, decode_tokens=99)
+    samples = make_samples(
+        [make_record(0, 1), make_record(1, 2), odd, bad, lies], Counter({"other model": 3})
+    )
     assert len(samples) == 2
-    assert samples.skipped == {"other model": 3, "other geometry": 1, "damaged records": 1}
+    assert samples.skipped == {"other model": 3, "other geometry": 1, "damaged records": 1, WRONG_SUMS: 1}
+    with pytest.raises(FitError, match="1 layers that do not sum"):
+        make_samples([lies], Counter())
 
 
 def test_no_samples_say_why():
