@@ -128,25 +128,6 @@ def deepseekv3() -> Any:
     )
 
 
-def minimaxm2() -> Any:
-    """Return full attention with positions for half of a head, 4 layers of 32 experts, the top 4 by biased sigmoids."""
-    return transformers.MiniMaxM2ForCausalLM(
-        transformers.MiniMaxM2Config(
-            **UNTIED,
-            num_hidden_layers=4,
-            head_dim=32,
-            rotary_dim=16,
-            intermediate_size=64,
-            num_local_experts=32,
-            num_experts_per_tok=4,
-            # what vLLM reads besides
-            scoring_func="sigmoid",
-            use_routing_bias=True,
-            use_qk_norm=True,
-        )
-    )
-
-
 def qwen3next() -> Any:
     """Return a hybrid: 3 layers of Gated DeltaNet and one of full attention, 32 experts, top 4, beside a gated shared one."""
     return transformers.Qwen3NextForCausalLM(
@@ -227,7 +208,6 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
     "qwen3moe": qwen3moe,
     "qwen3vlmoe": qwen3vlmoe,
     "glm4moe": glm4moe,
-    "minimaxm2": minimaxm2,
     "deepseekv3": deepseekv3,
     "qwen3next": qwen3next,
     "olmoe": olmoe,
