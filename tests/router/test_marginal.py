@@ -228,8 +228,8 @@ async def test_an_engine_that_goes_is_forgotten(start):
 async def test_settings_are_checked(start):
     async with start("p0", "d0", **POLICY) as router:
         for wrong, message in (
-            ({"max_load": 0.9}, "max_load: expected a number in 1..1e+06, got 0.9"),
-            ({"prior": "x"}, "prior: expected a number in 0..1, got 'x'"),
+            ({"max_load": 0.9}, "max_load: expected `float` >= 1.0, got 0.9"),
+            ({"prior": "x"}, "prior: expected `float`, got 'x'"),
         ):
             with contextlib.suppress(AssertionError, httpx.HTTPError):
                 fields = {"model": "m", "decode": [], **POLICY, **wrong}

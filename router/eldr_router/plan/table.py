@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
 
 from eldr.centroids import CentroidSet
 from eldr.contract import (
@@ -22,44 +25,77 @@ from eldr.core.policies import DEFAULT_PRIOR, make_policy
 from eldr.core.policy import Policy
 from eldr.shown import shown
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_MOST = 1 << 20
+Read = TypeVar("Read")
+Text = Annotated[str, Meta(min_length=1)]
+Number = Annotated[int, Meta(ge=1, le=_MOST)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class RoutingError(ValueError):
     """A routing document that cannot be used; the message names the field and the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetRef:
-    """A pointer to a centroid set; ``shards`` are (ConfigMap name, sha256 hex)."""
+class Shard(Struct, frozen=True):
+    """A ConfigMap that holds a part of a centroid set, and that part's SHA-256 in hex."""
 
-    fit: str
-    digest: str
-    k: int
-    shards: tuple[tuple[str, str], ...] = ()
+    name: str
+    sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A routing document as read; see :data:`eldr.contract.ROUTING_VERSION`. ``slots`` are those that domains share.
+class SetRef(Struct, frozen=True):
+    """A pointer to a centroid set."""
 
-    Where ``max_waiting`` or ``max_wait_seconds`` is None, the router's own option counts.
+    fit: Text
+    digest: Text
+    k: Number
+    shards: tuple[Shard, ...] = ()
+
+
+class DomainShare(Struct, frozen=True, forbid_unknown_fields=True):
+    """A domain, and its share of the engines against the other domains' shares."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+    share: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
+
+
+class Settings(Struct, frozen=True):
+    """What a routing document and a worker file have in common.
+
+    Where ``max_waiting`` or ``max_wait_seconds`` is None, the router's own option counts; where ``max_load`` is, load is not bounded.
     """
 
     model: str = ""
-    epoch: int = 0
     policy: str = POLICY_DEFAULT
-    tau: float = 0.1
-    min_candidates: int = 1
-    max_load: float = math.inf
-    prior: float = DEFAULT_PRIOR
-    domains: tuple[tuple[str, float], ...] = ()
-    slots: tuple[int, ...] = ()
-    max_in_flight: int = 256
-    max_waiting: int | None = None
-    max_wait_seconds: float | None = None
-    sample_rate: float = 1.0
-    lease_seconds: float = DEFAULT_LEASE_SECONDS
+    tau: Annotated[float, Meta(ge=0.0, le=2.0)] = 0.1
+    min_candidates: Number = 1
+    max_load: Annotated[float, Meta(ge=1.0, le=1e6)] | None = None
+    prior: Share = DEFAULT_PRIOR
+    domains: tuple[DomainShare, ...] = ()
+    max_in_flight: Number = 256
+    max_waiting: Annotated[int, Meta(ge=0, le=_MOST)] | None = None
+    max_wait_seconds: Annotated[float, Meta(ge=0.001, le=86400.0)] | None = None
+    sample_rate: Share = 1.0
+    lease_seconds: Annotated[float, Meta(ge=2.0, le=86400.0)] = DEFAULT_LEASE_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {shown(self.policy)}")
+        names = [domain.name for domain in self.domains]
+        if self.policy == POLICY_DOMAIN and not names:
+            raise ValueError("domains: policy Domain needs at least one, got none")
+        if len(set(names)) < len(names):
+            raise ValueError(f"domains: every name counts once, got {shown(names)}")
+
+
+class Intent(Settings, frozen=True):
+    """A routing document; see :data:`eldr.contract.ROUTING_VERSION`.
+
+    ``slots`` are those that domains share: the first ones, so many, or these.
+    """
+
+    epoch: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    slots: Annotated[int, Meta(ge=0, le=_MOST)] | tuple[int, ...] = 0
     active: SetRef | None = None
     staged: SetRef | None = None
 
@@ -103,7 +139,7 @@ def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: 
         intent.policy,
         tau=intent.tau,
         min_candidates=intent.min_candidates,
-        max_load=intent.max_load,
+        max_load=math.inf if intent.max_load is None else intent.max_load,
         prior=intent.prior,
         groups=groups(intent),
     )
@@ -112,132 +148,36 @@ def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: 
 
 def groups(intent: Intent) -> dict[str, frozenset[int]]:
     """Return the slots of each domain: the first ones for the largest share."""
-    names, shares = [name for name, _ in intent.domains], [share for _, share in intent.domains]
-    places = groups_by_share(names, shares, len(intent.slots))
-    return {name: frozenset(intent.slots[place] for place in some) for name, some in places.items()}
+    slots = range(intent.slots) if isinstance(intent.slots, int) else intent.slots
+    names, shares = [domain.name for domain in intent.domains], [domain.share for domain in intent.domains]
+    places = groups_by_share(names, shares, len(slots))
+    return {name: frozenset(slots[place] for place in some) for name, some in places.items()}
 
 
 EMPTY = make_table(Intent(), epoch=0, active=None, centroids=None)
 
 
-def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
-    """Read the settings of a routing document or worker file; absent ones keep ``base``'s values.
-
-    Raises
-    ------
-    RoutingError
-        Names the field and the value.
-    """
-    base = base or Intent()
-    policy = fields.get("policy", base.policy)
-    if policy not in POLICIES:
-        raise RoutingError(f"policy: expected one of {', '.join(POLICIES)}, got {shown(policy)}")
-    domains = _domains(fields, base.domains)
-    if policy == POLICY_DOMAIN and not domains:
-        raise RoutingError("domains: policy Domain needs at least one, got none")
-    model = fields.get("model", base.model)
-    if not isinstance(model, str):
-        raise RoutingError(f"model: expected a name, got {shown(model)}")
-    waiting = _optional(fields, "max_waiting", base.max_waiting, 0, 1 << 20, whole=True)
-    return replace(
-        base,
-        model=model,
-        policy=policy,
-        tau=_number(fields, "tau", base.tau, 0.0, 2.0),
-        min_candidates=int(_number(fields, "min_candidates", base.min_candidates, 1, 1 << 20, whole=True)),
-        max_load=_bound(fields, base.max_load),
-        prior=_number(fields, "prior", base.prior, 0.0, 1.0),
-        domains=domains,
-        max_in_flight=int(_number(fields, "max_in_flight", base.max_in_flight, 1, 1 << 20, whole=True)),
-        max_waiting=None if waiting is None else int(waiting),
-        max_wait_seconds=_optional(fields, "max_wait_seconds", base.max_wait_seconds, 0.001, 86400.0),
-        sample_rate=_number(fields, "sample_rate", base.sample_rate, 0.0, 1.0),
-        lease_seconds=_number(fields, "lease_seconds", base.lease_seconds, 2.0, 86400.0),
-    )
+def read(fields: object, kind: type[Read]) -> Read:
+    """Read what JSON or YAML held; RoutingError names the field, what it may be, and the value."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        problem = str(error)
+    wanted, _, path = problem.partition(" - at `$")
+    where, value = path.strip(".`"), fields
+    if not where:
+        raise RoutingError(f"{problem:.200}")
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        value = value[name or int(index)]  # type: ignore[index]
+    wanted = wanted.partition(", got ")[0]
+    raise RoutingError(f"{where}: {wanted[0].lower()}{wanted[1:]:.200}, got {shown(value)}")
 
 
 def parse(fields: object) -> Intent:
-    """Read a whole routing document; RoutingError names the field and the value."""
-    if not isinstance(fields, dict):
-        raise RoutingError(f"expected an object, got {type(fields).__name__}")
-    version = fields.get("version")
+    """Read a routing document; RoutingError as of :func:`read`."""
+    version = read(fields, dict[str, Any]).get("version")
     if version != ROUTING_VERSION or isinstance(version, bool):
         raise RoutingError(
             f"version: this router reads {ROUTING_VERSION}, got {shown(version)}; upgrade the router first"
         )
-    return replace(
-        read_settings(fields),
-        epoch=int(_number(fields, "epoch", 0, 0, 1 << 53, whole=True)),
-        slots=tuple(range(int(_number(fields, "slots", 0, 0, 1 << 20, whole=True)))),
-        active=_set(fields, "active"),
-        staged=_set(fields, "staged"),
-    )
-
-
-def _domains(fields: dict[str, Any], default: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-    value = fields.get("domains")
-    if value is None:
-        return default
-    if not isinstance(value, list):
-        raise RoutingError(f"domains: expected a list, got {shown(value)}")
-    found: dict[str, float] = {}
-    for index, entry in enumerate(value):
-        where, one = f"domains[{index}]", {"name": entry} if isinstance(entry, str) else entry
-        name = one.get("name") if isinstance(one, dict) and one.keys() <= {"name", "share"} else None
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise RoutingError(
-                f"{where}: expected a name of letters, digits, '.', '_' and '-', or that and a share, got {shown(entry)}"
-            )
-        if name in found:
-            raise RoutingError(f"{where}.name: {shown(name)} appears twice")
-        try:
-            found[name] = _number(one, "share", 1.0, 1e-6, 1e6)
-        except RoutingError as error:
-            raise RoutingError(f"{where}.{error}") from None
-    return tuple(found.items())
-
-
-def _optional(
-    fields: dict[str, Any], name: str, default: float | None, low: float, high: float, *, whole: bool = False
-) -> float | None:
-    return _number(fields, name, low, low, high, whole=whole) if name in fields else default
-
-
-def _bound(fields: dict[str, Any], default: float) -> float:
-    if fields.get("max_load", default) is None:
-        return math.inf
-    if "max_load" not in fields:
-        return default
-    return _number(fields, "max_load", default, 1.0, 1e6)
-
-
-def _number(
-    fields: dict[str, Any], name: str, default: float, low: float, high: float, *, whole: bool = False
-) -> float:
-    value = fields.get(name, default)
-    good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not good or not low <= value <= high:  # which no NaN is, and no integer is too large for
-        kind = "a whole number" if whole else "a number"
-        raise RoutingError(f"{name}: expected {kind} in {low:g}..{high:g}, got {shown(value)}")
-    return float(value)
-
-
-def _set(fields: dict[str, Any], name: str) -> SetRef | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise RoutingError(f"{name}: expected an object or null, got {shown(value)}")
-    for key in ("fit", "digest"):
-        if not isinstance(value.get(key), str) or not value[key]:
-            raise RoutingError(f"{name}.{key}: expected text, got {shown(value.get(key))}")
-    shards = value.get("shards")
-    if not isinstance(shards, list) or not shards:
-        raise RoutingError(f"{name}.shards: expected a list, got {shown(shards)}")
-    for shard in shards:
-        if not isinstance(shard, dict) or not all(
-            isinstance(shard.get(key), str) for key in ("name", "sha256")
-        ):
-            raise RoutingError(f"{name}.shards: expected name and sha256, got {shown(shard)}")
-    k = int(_number(value, "k", 0, 1, 1 << 20, whole=True))
-    return SetRef(value["fit"], value["digest"], k, tuple((s["name"], s["sha256"]) for s in shards))
+    return read(fields, Intent)

@@ -4,115 +4,76 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import yaml
-from yaml.constructor import ConstructorError
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from eldr import centroids
 from eldr.contract import POLICY_DOMAIN, PORT_ENGINE, ROLE_DECODE, ROLE_PREFILL
-from eldr.shown import shown
 from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
+from eldr_router.plan.table import Intent, RoutingError, SetRef, Settings, read
 from eldr_router.settings import SettingsError, parse_url
 from eldr_router.state.control import Control, MissingError
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
-_MOST_SLOTS = 1 << 20
-_KEYS = {
-    "model",
-    "policy",
-    "tau",
-    "min_candidates",
-    "max_load",
-    "prior",
-    "domains",
-    "max_in_flight",
-    "max_waiting",
-    "max_wait_seconds",
-    "sample_rate",
-    "lease_seconds",
-    ROLE_PREFILL,
-    ROLE_DECODE,
-}
+_NO_SLOT = -1
 
 Stamp = tuple[int, int, int] | None
-Workers = tuple[Intent, list[EndpointSpec], list[EndpointSpec]]
 
 
-class _Loader(yaml.SafeLoader):
-    """Tells where a value stands that YAML's own constructors stumble over: 5,000 digits, the 99th of a month."""
+class Worker(Struct, frozen=True, forbid_unknown_fields=True):
+    """An engine; its name becomes a response header. ``kv`` is the same for engines that may exchange KV."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
-        try:
-            return super().construct_object(node, deep)
-        except yaml.YAMLError:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
-            kind = node.tag.rpartition(":")[2]
-            raise ConstructorError(None, None, f"this is no {kind}: {error}", node.start_mark) from None
+    name: Annotated[str, Meta(pattern="^[ -~]+$")]
+    url: str
+    slot: Annotated[int, Meta(ge=_NO_SLOT, le=1 << 20)] | None = None
+    kv: str = ""
 
 
-def parse_workers(text: str) -> Workers:
-    """Read a worker file; RoutingError names the field, the value and what is expected."""
+class Workers(Settings, frozen=True, forbid_unknown_fields=True):
+    """A worker file."""
+
+    prefill: tuple[Worker, ...] | None = None
+    decode: tuple[Worker, ...] | None = None
+
+
+def parse_workers(text: str) -> tuple[Intent, list[EndpointSpec], list[EndpointSpec]]:
+    """Return settings, prefill and decode engines of a worker file; RoutingError names the field, the value and what is expected."""
     try:
-        fields = yaml.load(text, _Loader)  # noqa: S506 - a safe one
-    except yaml.YAMLError as error:
-        raise RoutingError(f"not YAML: {error}") from None
-    except RecursionError:
-        raise RoutingError("not YAML: lists or mappings stand too deep in each other") from None
-    if not isinstance(fields, dict):
-        raise RoutingError(f"expected a mapping, got {type(fields).__name__}")
-    unknown = sorted(shown(key) for key in fields if key not in _KEYS)
-    if unknown:
-        raise RoutingError(f"unknown field {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
-    intent, decode = read_settings(fields), _endpoints(fields, ROLE_DECODE)
+        fields = yaml.safe_load(text)
+    except Exception as error:  # noqa: BLE001 - its constructors fail in many ways
+        raise RoutingError(f"not YAML: {error!s:.300}") from None
+    workers = read(fields, Workers)
+    decode = _endpoints(ROLE_DECODE, workers.decode or ())
     slots = tuple(sorted(spec.slot for spec in decode if spec.slot >= 0))
-    if intent.policy == POLICY_DOMAIN and decode and len(intent.domains) > len(slots):
+    if len(set(slots)) < len(slots):
+        raise RoutingError(f"decode: every slot belongs to one engine, got {list(slots)}")
+    if workers.policy == POLICY_DOMAIN and decode and len(workers.domains) > len(slots):
         raise RoutingError(
-            f"domains: {len(intent.domains)} of them cannot share {len(slots)} decode engines with a slot; every domain needs one"
+            f"domains: {len(workers.domains)} of them cannot share {len(slots)} decode engines with a slot; every domain needs one"
         )
-    return replace(intent, slots=slots), _endpoints(fields, ROLE_PREFILL), decode
+    intent = msgspec.convert(workers, Intent, from_attributes=True)
+    return replace(intent, slots=slots), _endpoints(ROLE_PREFILL, workers.prefill or ()), decode
 
 
-def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
-    entries = fields.get(role) or []
-    if not isinstance(entries, list):
-        raise RoutingError(f"{role}: expected a list, got {shown(entries)}")
+def _endpoints(role: str, workers: tuple[Worker, ...]) -> list[EndpointSpec]:
     specs: dict[str, EndpointSpec] = {}
-    slots: set[int] = set()
-    for index, entry in enumerate(entries):
-        where = f"{role}[{index}]"
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
-            raise RoutingError(f"{where}: expected name and url, got {shown(entry)}")
-        name, slot = entry["name"], entry.get("slot", index)
-        if name in specs:
-            raise RoutingError(f"{where}.name: {shown(name)} appears twice")
-        if not name.isascii() or not name.isprintable():
-            raise RoutingError(
-                f"{where}.name: expected printable ASCII, it is a response header, got {shown(name)}"
-            )
-        if not isinstance(slot, int) or isinstance(slot, bool) or not -1 <= slot <= _MOST_SLOTS:
-            raise RoutingError(
-                f"{where}.slot: expected a whole number in 0..{_MOST_SLOTS} (or -1, none), got {shown(slot)}"
-            )
-        if role == ROLE_DECODE and slot >= 0 and slot in slots:
-            raise RoutingError(f"{where}.slot: {slot} appears twice; every centroid belongs to one engine")
-        slots.add(slot)
-        kv = entry.get("kv", "")
-        if not isinstance(kv, str):
-            raise RoutingError(
-                f"{where}.kv: expected text, the same for engines that may exchange KV, got {shown(kv)}"
-            )
+    for index, worker in enumerate(workers):
+        if worker.name in specs:
+            raise RoutingError(f"{role}[{index}].name: {worker.name!r} appears twice")
         try:
-            host, port = parse_url(f"{where}.url", entry.get("url"), PORT_ENGINE)
+            host, port = parse_url(f"{role}[{index}].url", worker.url, PORT_ENGINE)
         except SettingsError as error:
             raise RoutingError(str(error)) from None
-        specs[name] = EndpointSpec(role, name, host, port, slot if role == ROLE_DECODE else -1, kv)
+        slot = index if worker.slot is None else worker.slot
+        slot = slot if role == ROLE_DECODE else _NO_SLOT
+        specs[worker.name] = EndpointSpec(role, worker.name, host, port, slot, worker.kv)
     return list(specs.values())
 
 

@@ -115,12 +115,14 @@ class KubeSource:
 
     async def _fetch(self, ref: SetRef) -> bytes:
         shards: list[bytes] = []
-        for name, _ in ref.shards:
+        for shard in ref.shards:
             try:
-                config_map = await self._api.get(f"{self._base}/configmaps/{name}")
+                config_map = await self._api.get(f"{self._base}/configmaps/{shard.name}")
                 shards.append(base64.b64decode(config_map["binaryData"][SHARD_KEY], validate=True))
             except ApiError as error:  # 403 too: a fresh Role takes a moment
-                raise MissingError(f"shard {name}: {error}") from None
+                raise MissingError(f"shard {shard.name}: {error}") from None
             except (KeyError, TypeError, binascii.Error):
-                raise centroids.CentroidsError(f"shard {name}: no {SHARD_KEY} under binaryData") from None
-        return centroids.join(shards, [sha256 for _, sha256 in ref.shards])
+                raise centroids.CentroidsError(
+                    f"shard {shard.name}: no {SHARD_KEY} under binaryData"
+                ) from None
+        return centroids.join(shards, [shard.sha256 for shard in ref.shards])
