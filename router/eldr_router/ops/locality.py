@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from eldr.contract import ROLE_DECODE, SIMILARITY_BINS
+from eldr.contract import ROLE_DECODE
 from eldr.core.step_time import StepTime
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Registry
-from eldr_router.state.traffic import Traffic
-
-_SHOWN_BINS = 20
 
 
 class LocalityMetrics(Collector):
@@ -28,7 +24,7 @@ class LocalityMetrics(Collector):
         self._registry = registry
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics; counters begin anew with every centroid set."""
+        """Yield the metrics."""
         step_times, experts = self._locality.step_times, self._locality.n_experts
         expected = GaugeMetricFamily(
             "eldr_router_expected_active_experts", "Expected distinct experts of a step, mean over the layers.", labels=["endpoint"]
@@ -47,7 +43,7 @@ class LocalityMetrics(Collector):
                 for constant, value in _constants(one, step_times.learned.context).items():
                     step_time.add_metric([name, constant], value)
         share, error = step_times.expert_share() or (math.nan, math.nan)
-        saving, traffic = self._locality.savings.latest, self._locality.traffic
+        saving = self._locality.savings.latest
         yield expected
         yield step_time
         yield GaugeMetricFamily(
@@ -58,50 +54,10 @@ class LocalityMetrics(Collector):
         yield GaugeMetricFamily(
             "eldr_router_saving_error", "Its standard error.", math.nan if saving is None else saving.error
         )
-        most_similar = CounterMetricFamily(
-            "eldr_router_cluster_requests",
-            "Requests since the centroid set became active, by the slot whose centroid they are most like.",
-            labels=["slot"],
-        )
-        for slot, requests in enumerate(traffic.clusters):
-            most_similar.add_metric([str(slot)], requests)
-        yield most_similar
-        yield CounterMetricFamily(
-            "eldr_router_outside_band_requests",
-            "Requests since then that were placed outside the band of their best centroid.",
-            traffic.outside_band,
-        )
-        yield CounterMetricFamily(
-            "eldr_router_busiest_in_flight",
-            "In flight on the busiest decode engine with room, summed over the same requests.",
-            traffic.busiest_in_flight,
-        )
-        yield CounterMetricFamily(
-            "eldr_router_mean_in_flight",
-            "In flight on the mean decode engine with room, summed over the same requests.",
-            traffic.mean_in_flight,
-        )
-        yield _similarity(traffic)
         yield GaugeMetricFamily(
             "eldr_router_expert_share", "Share of a step that reading experts takes.", share
         )
         yield GaugeMetricFamily("eldr_router_expert_share_error", "Its standard error.", error)
-
-
-def _similarity(traffic: Traffic) -> HistogramMetricFamily:
-    """Return requests by their best similarity."""
-    found = HistogramMetricFamily(
-        "eldr_router_best_similarity",
-        "Requests since the centroid set became active, by their cosine to the most similar centroid.",
-    )
-    below = list(accumulate(traffic.similarity))
-    step = SIMILARITY_BINS // _SHOWN_BINS
-    buckets = [
-        (f"{end / SIMILARITY_BINS:g}", float(below[end - 1])) for end in range(step, len(below) + 1, step)
-    ]
-    middle = sum((n + 0.5) / SIMILARITY_BINS * count for n, count in enumerate(traffic.similarity))
-    found.add_metric([], [*buckets, ("+Inf", float(traffic.requests))], middle)
-    return found
 
 
 def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:

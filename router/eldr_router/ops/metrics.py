@@ -9,7 +9,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
-from eldr_router.ops.gen_ai import GenAi
 from eldr_router.ops.tally import Count, Spread
 from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Registry
@@ -107,8 +106,6 @@ class Metrics:
         self.prefill = self._spread("prefill_seconds", "Arrival to prefill answer.", _LATENCY)
         self.first_byte = self._spread("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
         self.total = self._spread("request_seconds", "Arrival to the end of the response.", _LATENCY)
-        self.gen_ai = GenAi()
-        self._registry.register(self.gen_ai)
 
     def add(self, collector: Collector) -> None:
         """Add what reads its figures when it is scraped."""

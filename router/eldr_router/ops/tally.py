@@ -77,41 +77,9 @@ class Spread(Collector):
     def collect(self) -> Iterable[Metric]:
         """See :class:`prometheus_client.registry.Collector`."""
         family = HistogramMetricFamily(self._name, self._text)
-        self.add_to(family, ())
-        yield family
-
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Add its series to a family."""
         buckets, total = [], 0
         for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
             total += count
             buckets.append((bound, float(total)))
-        family.add_metric(labels, buckets, self._sum)
-
-
-class Spreads(Collector):
-    """A histogram with labels; calling it takes one observation.
-
-    Parameters
-    ----------
-    bounds, labels
-        As of :class:`Spread` and :class:`Count`.
-    """
-
-    def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Sequence[str]) -> None:
-        self._name, self._text, self._bounds, self._labels = name, text, tuple(bounds), tuple(labels)
-        self._spreads: dict[tuple[str, ...], Spread] = {}
-
-    def __call__(self, value: float, *labels: str) -> None:
-        """Take one observation."""
-        spread = self._spreads.get(labels)
-        if spread is None:
-            spread = self._spreads[labels] = Spread(self._name, self._text, self._bounds)
-        spread(value)
-
-    def collect(self) -> Iterable[Metric]:
-        """See :class:`prometheus_client.registry.Collector`."""
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, spread in self._spreads.items():
-            spread.add_to(family, labels)
+        family.add_metric([], buckets, self._sum)
         yield family

@@ -8,7 +8,6 @@ from eldr.contract import attempt_id, is_sampled, request_base
 from eldr_router.http.errors import RouterError
 from eldr_router.http.head import Headers, header_lines
 from eldr_router.http.requests import Request
-from eldr_router.ops.gen_ai import PROVIDER
 from eldr_router.ops.joiner import Observation
 from eldr_router.plan import headers
 from eldr_router.plan.apis import APIS
@@ -153,10 +152,6 @@ class Account:
         services.metrics.requests(outcome)
         if outcome in ("ok", "broken_stream"):
             services.metrics.total(seconds)
-        services.metrics.gen_ai(
-            self._operation, self.model, "" if outcome == "ok" else outcome, seconds,
-            first=self._first_byte_seconds if self._streams else None, tokens=self._usage.output,
-        )  # fmt: skip
         if services.journal.wants(outcome, self.status, state.failures):
             self._log(state, seconds)
         if outcome == "ok":
@@ -174,7 +169,7 @@ class Account:
     def _end_trace(self, trace: Trace, seconds: float) -> None:
         attributes: dict[str, Any] = {
             "eldr.request_id": self._base,
-            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.provider.name": "vllm",
             "gen_ai.request.model": self.model or None,
             "gen_ai.response.time_to_first_chunk": self._first_byte_seconds if self._streams else None,
             "gen_ai.usage.input_tokens": self._usage.input,
