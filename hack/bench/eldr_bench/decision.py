@@ -201,22 +201,20 @@ class Pool:
     def _prove_profiles(self) -> None:
         """A prior was learned, of every engine that was sent a signature, and each signed request is compared with it."""
         locality, wire = self._placer.locality, self._wires[0]
-        field = self._placer.decide(self._table, read_signature(wire), (), 1, 0).field
+        learned = self._placer.decide(self._table, read_signature(wire), (), 1, 0).candidates.learned
         known = locality.profiles.table() if locality.profiles is not None else {}
         require(
             known.keys() == self._sent and len(known) > self.case.k // 2,
             f"{self.case.name}: {len(known)} engines have a profile, {len(self._sent)} were sent a signature",
         )
-        require(
-            field.learned is not None and len(set(field.learned)) > 1, f"{self.case.name}: {field.learned}"
-        )
+        require(learned is not None and len(set(learned)) > 1, f"{self.case.name}: {learned}")
 
     def _prove_unions(self) -> None:
         """Unions hold the signed requests in flight, and count the others as strangers."""
         name, unions = self.case.name, self._placer.locality.unions
         policy = self._table.policy
         require(isinstance(policy, MarginalUnion) and policy.prior > 0, f"{name}: {policy}")
-        outlook = self._placer.decide(self._table, NO_SIGNATURE, (), 1, 0).field.outlook
+        outlook = self._placer.decide(self._table, NO_SIGNATURE, (), 1, 0).situation.outlook
         if unions is None or outlook is None:
             raise Unproven(f"{name}: there are no unions")
         layers = len(unions.shape.layers)

@@ -12,8 +12,7 @@ from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr.core.balancers import JSQ, Domain
 from eldr.core.policy import Choice, Situation
-from eldr.core.step_time import StepTime
-from eldr.core.union import Outlook, Request
+from eldr.core.union import Request
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.table import Table
 
@@ -52,80 +51,47 @@ class Ranked(NamedTuple):
     scores: list[float] | None
 
 
-class Field(NamedTuple):
+class Candidates(NamedTuple):
     """The engines that are well and have room, and what is known of them.
 
     Attributes
     ----------
-    slots : list of int
-        The centroid that each one belongs to, -1 for none.
-    totals : list of int
-        Sequences in flight on each: own, and those of others as reported.
-    sequences : int
-        How many the request runs.
+    situation : eldr.core.policy.Situation
+        What policies look at, but for similarities to centroids.
     request : Request or None
         What the request is expected to use; None: nothing is known of it, it counts as one of the pool's mean.
-    outlook : Outlook or None
-        Expected unions, where the policy asks for them and something is known.
-    step_times : sequence of StepTime
-        With an outlook.
     engines : sequence of str
-        With an outlook: their names.
-    tolls : sequence of float, optional
-        With an outlook: what similarities are charged.
+        Their names, where an outlook is known.
     learned : sequence of float, optional
-        With an outlook, where no centroid set is in effect: cosine to what was learned of each engine.
+        Where no centroid set is in effect: cosine to what was learned of each engine.
     numbers : sequence of int
         With it: whose tolls they are.
     reason : str
         Why there is an outlook for this request, or only for a mean one, or none.
-    label : str or None
-        The domain that the request says it belongs to.
-    tokens : sequence of int
-        KV that sequences are expected to hold on each, those of others by the mean; empty where no engine tells what it can hold.
-    context : int
-        KV that the request is expected to hold.
-    token_cost : float
-        Sequences that a token of KV counts as where policies compare loads; 0 while nobody knows.
     """
 
-    slots: list[int]
-    totals: list[int]
-    sequences: int = 1
+    situation: Situation
     request: Request | None = None
-    outlook: Outlook | None = None
-    step_times: Sequence[StepTime] = ()
     engines: Sequence[str] = ()
-    tolls: Sequence[float] | None = None
     learned: Sequence[float] | None = None
     numbers: Sequence[int] = ()
     reason: str = "policy"
-    label: str | None = None
-    tokens: Sequence[int] = ()
-    context: int = 0
-    token_cost: float = 0.0
 
 
-def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np.random.Generator) -> Ranked:
-    """Choose among engines that are well and have room.
-
-    Parameters
-    ----------
-    turn : int
-        Rotates ties.
-    rng : numpy.random.Generator
-        For the policies that draw.
-    """
+def rank(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Ranked:
+    """Choose among engines that are well and have room; ``rng`` is for the policies that draw."""
     policy, is_asked = table.policy, False
+    situation = candidates.situation
+    slots = situation.slots or ()
     # every policy: traffic is counted by how it looks to the set, also while the set is out of service
     scores, missing = score(table.centroids, signature)
     if policy.name == POLICY_MARGINAL:
-        is_asked, reason = True, field.reason
-        if field.outlook is None:
+        is_asked, reason = True, candidates.reason
+        if situation.outlook is None:
             policy = _JSQ
     elif isinstance(policy, Domain):
-        group = policy.groups.get(field.label or "", frozenset())
-        reason = "domain" if group.intersection(field.slots) else "no_domain"
+        group = policy.groups.get(situation.label or "", frozenset())
+        reason = "domain" if group.intersection(slots) else "no_domain"
     elif signature is WHOLE:
         policy, reason = _JSQ, "whole"
     elif policy.name != POLICY_ELDR:
@@ -134,26 +100,10 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         is_asked, reason = True, missing
         if scores is None:
             policy = _JSQ
-    similarity: Sequence[float] | None = None
-    slots: Sequence[int] = field.slots
     if is_asked and scores is not None:
-        similarity = _of_engines(scores, slots)
-    elif field.learned is not None:
-        similarity, slots = field.learned, field.numbers
-    situation = Situation(
-        field.totals,
-        turn,
-        similarity,
-        slots=slots,
-        label=field.label,
-        outlook=field.outlook,
-        step_times=field.step_times,
-        sequences=field.sequences,
-        tolls=field.tolls,
-        tokens=field.tokens,
-        context=field.context,
-        token_cost=field.token_cost,
-    )
+        situation = situation._replace(similarity=_of_engines(scores, slots))
+    elif candidates.learned is not None:
+        situation = situation._replace(similarity=candidates.learned, slots=candidates.numbers)
     return Ranked(situation, policy.name, reason, policy.choose(situation, rng), scores)
 
 

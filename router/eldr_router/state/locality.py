@@ -12,7 +12,7 @@ from eldr.core.profiles import Profiles
 from eldr.core.tolls import Tolls
 from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
 from eldr.wire import ExpertCounts
-from eldr_router.plan.placement import Field
+from eldr_router.plan.placement import Candidates
 from eldr_router.plan.signature import Signature
 from eldr_router.state.saving import Savings
 from eldr_router.state.step_times import StepTimes
@@ -122,23 +122,21 @@ class Locality:
             self.profiles, self.tolls = Profiles(shape.cells), Tolls()
         self._begun += 1
 
-    def expect(self, signature: Signature, engines: Sequence[str], field: Field) -> Field:
-        """Return what is known of the engines, by name, with what to expect of a request there."""
+    def expect(self, signature: Signature, engines: Sequence[str], situation: Situation) -> Candidates:
+        """Return what is known of engines, by name, with what to expect of a request there."""
         unions = self.unions or self._first(signature)
         request, reason = _request(signature, unions)
         if unions is None:
-            return field._replace(reason=reason)
-        outlook = unions.outlook(request, engines, field.totals, field.sequences)
+            return Candidates(situation, reason=reason)
+        outlook = unions.outlook(request, engines, situation.in_flight, situation.sequences)
         step_times = self.step_times.of(engines, unions.shape.n_experts)
         learned, profiles = None, self.profiles
         numbers: Sequence[int] = ()
         if profiles is not None and request is not None:
             learned, numbers = profiles.similarity(request.share, engines), profiles.numbers(engines)
-        tolls = self.tolls.of(field.slots if learned is None else numbers)
-        return Field(  # _replace takes three times as long
-            field.slots, field.totals, field.sequences, request, outlook, step_times, engines, tolls, learned, numbers, reason,
-            field.label, field.tokens, field.context, field.token_cost,
-        )  # fmt: skip
+        tolls = self.tolls.of((situation.slots or ()) if learned is None else numbers)
+        situation = situation._replace(outlook=outlook, step_times=step_times, tolls=tolls)
+        return Candidates(situation, request, engines, learned, numbers, reason)
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""
@@ -146,9 +144,9 @@ class Locality:
             return None
         return self.unions.join(engine, request, sequences)
 
-    def settle(self, field: Field, situation: Situation, chosen: int) -> None:
+    def settle(self, candidates: Candidates, situation: Situation, chosen: int) -> None:
         """Let prior and tolls learn from a request that goes to one of some engines."""
-        favourite, request, engines = self.tolls.settle(situation), field.request, field.engines
+        favourite, request, engines = self.tolls.settle(situation), candidates.request, candidates.engines
         if self.profiles is not None and self.unions is not None and request is not None:
             best = None if favourite is None else engines[favourite]
             # of the version that it begins: others may have been told of the present one already

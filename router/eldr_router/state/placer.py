@@ -12,7 +12,7 @@ from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr.core.policy import Choice, Situation
 from eldr_router.http.errors import no_endpoint
 from eldr_router.plan.contexts import Context
-from eldr_router.plan.placement import Field, rank
+from eldr_router.plan.placement import Candidates, rank
 from eldr_router.plan.signature import Signature
 from eldr_router.plan.table import Table
 from eldr_router.state.endpoint import Endpoint, Lease
@@ -53,7 +53,7 @@ class Decision(NamedTuple):
     ----------
     endpoints : list of Endpoint
         Those that are well and have room.
-    field : Field
+    candidates : Candidates
         What was known of them.
     situation : eldr.core.policy.Situation
     policy, reason : str
@@ -64,7 +64,7 @@ class Decision(NamedTuple):
     """
 
     endpoints: list[Endpoint]
-    field: Field
+    candidates: Candidates
     situation: Situation
     policy: str
     reason: str
@@ -118,7 +118,7 @@ class Placer:
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
         if is_new:
-            self.locality.settle(decision.field, decision.situation, at)
+            self.locality.settle(decision.candidates, decision.situation, at)
             if decision.scores is not None:
                 self.locality.traffic.count(
                     decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
@@ -127,7 +127,7 @@ class Placer:
         # to a centroid: of a learned prior there is none
         similarity = None if similarities is None or decision.scores is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
-        stay = self.locality.join(endpoint.name, decision.field.request, sequences)
+        stay = self.locality.join(endpoint.name, decision.candidates.request, sequences)
         if context is not None:
             self._registry.contexts.placed(context)
         size = 0 if context is None else context.size
@@ -158,11 +158,12 @@ class Placer:
         tokens: list[int] = []
         if context is not None:
             room, tokens = self._registry.fitting(room, context)
-        field = Field(
-            [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
-            tokens=tokens, context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,
+        situation = Situation(
+            self._registry.totals(room), turn, slots=[engine.spec.slot for engine in room], label=domain, sequences=sequences, tokens=tokens,
+            context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,
         )  # fmt: skip
+        candidates = Candidates(situation)
         if table.policy.name == POLICY_MARGINAL:
             names = [engine.name for engine in room]
-            field = self.locality.expect(signature, names, field)
-        return Decision(room, field, *rank(table, signature, field, turn=turn, rng=self._rng))
+            candidates = self.locality.expect(signature, names, situation)
+        return Decision(room, candidates, *rank(table, signature, candidates, self._rng))
