@@ -7,11 +7,10 @@ the same size. So bytes that begin an item or an escape count more, and what cou
 from __future__ import annotations
 
 import codecs
-import re
 
 import numpy as np
 
-from eldr_router.http.errors import RouterError, bad_request
+from eldr_router.http.errors import bad_request
 
 MAX_BODY = 16 << 20
 """Bytes, where nobody says otherwise."""
@@ -22,10 +21,6 @@ _DEAR = 8
 """How many bytes of plain text a dear byte counts for besides itself: a space, quote, comma, bracket or escape."""
 _FOREIGN = 3
 """And each byte of a character beyond its first."""
-_EARLY = 1 << 14
-"""Up to here it costs little to tell exactly which field a byte belongs to."""
-_DEEP = 256
-_TOKENS = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|([\[{])|([\]}])|(")', re.DOTALL)
 
 
 def check(raw: bytes, max_body: int) -> int | None:
@@ -61,35 +56,15 @@ def check(raw: bytes, max_body: int) -> int | None:
             cost += read + _DEAR * int(dear) + _FOREIGN * (read - len(text))
             at += read
             if cost > most:
-                raise _too_costly(raw, at)
+                begin = str(raw[:40], "utf-8", "replace")
+                raise bad_request(
+                    f"too many items, spaces or escapes in the first {at} of {len(raw)} bytes, which begin with {begin}; "
+                    "send fewer, or a shorter text",
+                    "body_too_costly",
+                )
     except UnicodeDecodeError as error:
         return at + error.start
     return None
-
-
-def _too_costly(raw: bytes, at: int) -> RouterError:
-    begin = str(raw[:40], "utf-8", "replace")
-    return bad_request(
-        f"{field_at(raw, at)}: too many items, spaces or escapes in {len(raw)} bytes that begin with {begin}; "
-        "send fewer, or a shorter text",
-        "body_too_costly",
-    )
-
-
-def field_at(raw: bytes, end: int) -> str:
-    """Return the field that stands at ``end``, or that nests deep before it.
-
-    Far behind the beginning it may also be a later one: to look further would cost what refusing saves.
-    """
-    depth, name = 0, b""
-    for found in _TOKENS.finditer(raw, 0, min(end, _EARLY)):
-        text, is_key, opens, closes, unfinished = found.groups()
-        depth += bool(opens) - bool(closes)
-        if is_key and depth == 1:
-            name = text[1:-1]
-        if unfinished or depth > _DEEP:
-            break
-    return str(name[:40], "utf-8", "replace") or "the body"
 
 
 def tally(view: memoryview, sign: int) -> int:

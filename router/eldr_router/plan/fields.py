@@ -133,7 +133,7 @@ def _decode(raw: bytes, max_body: int) -> Fields:
     bad = cost.check(raw, max_body)
     if bad is not None:
         raise bad_request(
-            f"{cost.field_at(raw, bad)}: {raw[max(0, bad - 8) : bad + 8]!r} is no UTF-8; encode the text as UTF-8",
+            f"byte {bad}: {raw[max(0, bad - 8) : bad + 8]!r} is no UTF-8; encode the text as UTF-8",
             "invalid_json",
         )
     try:
@@ -143,10 +143,7 @@ def _decode(raw: bytes, max_body: int) -> Fields:
             _counter.left = _MOST_FIELDS
             fields = {str(name): value for name, value in _COUNTED.decode(raw).items()}
     except RecursionError:
-        raise bad_request(
-            f"{cost.field_at(raw, len(raw))}: lists and objects nest too deep; send flatter ones",
-            "invalid_json",
-        ) from None
+        raise bad_request("lists and objects nest too deep; send flatter ones", "invalid_json") from None
     except msgspec.ValidationError as error:
         if len(raw) > FEW_BYTES and _counter.left < 0:
             raise _too_many_fields() from None
