@@ -16,6 +16,14 @@ def transfer_of(request: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def connectors_of(transfer: Any) -> list[str]:
+    """Return the names of an engine's KV connectors, from its ``kv_transfer_config``."""
+    if transfer is None:
+        return []
+    children = transfer.kv_connector_extra_config.get("connectors", [])
+    return [transfer.kv_connector, *(child.get("kv_connector") for child in children)]
+
+
 def is_pulled(request: Any) -> bool:
     """Tell whether another engine will pull a request's KV; this one answers with a token at most."""
     return bool(transfer_of(request).get("do_remote_decode"))

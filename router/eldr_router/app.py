@@ -65,7 +65,7 @@ class App:
         registry = Registry(time.monotonic)
         metrics = Metrics(registry)
         self.secrets = Secrets(settings)
-        pool = Pool(loop, connect_timeout=settings.connect_timeout, trust=lambda: self.secrets.trust)
+        pool = Pool(loop, connect_timeout=settings.connect_timeout_seconds, trust=lambda: self.secrets.trust)
         probes = Probes(registry, pool, time.monotonic)
         placer = Placer(registry, np.random.default_rng())
         locality = placer.locality
@@ -110,7 +110,7 @@ class App:
         )
         self.clients = Server(
             guard, loop, settings.max_body, Budget(settings.max_bodies),
-            idle_timeout=settings.client_idle_timeout, check=guard.check,
+            idle_timeout=settings.client_idle_timeout_seconds, check=guard.check,
         )  # fmt: skip
         self.admins = Server(admin.handle, loop, _MAX_ADMIN_BODY, Budget(_MAX_ADMIN_BODY << 4))
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)

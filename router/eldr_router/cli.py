@@ -121,13 +121,8 @@ def command(
     peer: tuple[str, ...],
     log_mebibytes: int,
     log_hours: float,
-    prefill_timeout_seconds: float,
-    decode_idle_timeout_seconds: float,
-    client_idle_timeout_seconds: float,
-    connect_timeout_seconds: float,
     max_body_mebibytes: int,
     max_bodies_mebibytes: int,
-    max_wait_seconds: float,
     log_level: str,
     **plain: Any,
 ) -> None:
@@ -150,13 +145,8 @@ def command(
             admin_token=os.environ.get(ENV_ADMIN_TOKEN, "").strip(),
             log_bytes=log_mebibytes << 20,
             log_seconds=log_hours * 3600,
-            prefill_timeout=prefill_timeout_seconds,
-            decode_idle_timeout=decode_idle_timeout_seconds,
-            client_idle_timeout=client_idle_timeout_seconds,
-            connect_timeout=connect_timeout_seconds,
             max_body=max_body_mebibytes << 20,
             max_bodies=max_bodies_mebibytes << 20,
-            max_wait=max_wait_seconds,
         )
     except SettingsError as error:
         raise click.UsageError(str(error)) from None

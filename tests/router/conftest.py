@@ -30,7 +30,7 @@ from tests.support.router import AUTH, TOKEN
 _TURN = Loads._turn
 DEADLINE = 120.0
 """Of a machine that is busy: what never comes fails its test all the same."""
-QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
+QUICK = {"prefill_timeout_seconds": 0.5, "decode_idle_timeout_seconds": 0.5, "connect_timeout_seconds": 5.0}
 """Settings of an impatient router."""
 
 

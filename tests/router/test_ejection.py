@@ -173,7 +173,7 @@ async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
     from eldr_router.ops import probes
 
     monkeypatch.setattr(probes, "_PATIENCE", 1.0)
-    async with start("p0", "d0", "d1", settings={"decode_idle_timeout": 0.5}) as router:
+    async with start("p0", "d0", "d1", settings={"decode_idle_timeout_seconds": 0.5}) as router:
         router["d0"].script.extend([hang] * 100)
         router["d0"].health = hang
         for _ in range(4):

@@ -367,7 +367,10 @@ async def test_engines_that_fail_at_random_never_leak_a_lease_or_reuse_a_result(
 
     rng = random.Random(7)
     faults = [reset, close, error_event, answer(500, {}), dies_after(1), hang, pieces(b"HTTP/1.1 200")]
-    patient = QUICK | {"prefill_timeout": 3.0, "decode_idle_timeout": 3.0}  # for a slow machine
+    patient = QUICK | {
+        "prefill_timeout_seconds": 3.0,
+        "decode_idle_timeout_seconds": 3.0,
+    }  # for a slow machine
     async with start("p0", "p1", "d0", "d1", "d2", settings=patient) as router:
         for engine in router.engines.values():
             engine.release.set()

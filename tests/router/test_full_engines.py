@@ -253,7 +253,7 @@ async def test_a_request_without_a_result_is_told_to_come_back(start):
 
 
 async def test_a_request_without_a_result_waits_in_line_where_it_may(start):
-    async with start("p0", "d0", settings={"max_waiting": 8, "max_wait": 60.0}) as router:
+    async with start("p0", "d0", settings={"max_waiting": 8, "max_wait_seconds": 60.0}) as router:
         fill(router, "d0")
         asking = asyncio.ensure_future(router.post(n=2))
         await until(lambda: router.app.services.queue._entries, "it to wait in line")

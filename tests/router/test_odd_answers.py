@@ -7,37 +7,8 @@ import pytest
 from eldr_router.net.outbound import ConnectError
 from eldr_router.net.pool import Pool
 from eldr_router.serve.decode_leg import DecodeLeg
-from tests.fakes.engines import answer, token_event
+from tests.fakes.engines import answer
 from tests.router.conftest import until
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        '{"choices":[1]}',
-        '{"choices":5}',
-        '{"choices":[{"index":0,"logprobs":"x"}]}',
-        "5",
-        '{"choices":[{"index":{}}]}',
-    ],
-)
-@pytest.mark.parametrize("first", [False, True])
-async def test_garbage_in_a_stream_that_is_assembled(start, event, first):
-    async def garbled(exchange):
-        await exchange.stream_head()
-        if not first:
-            await exchange.event(token_event("a"))
-        await exchange.event(event)
-        await exchange.stream_end()
-
-    async with start("p0", "d0", "d1") as router:
-        for name in ("d0", "d1"):
-            router[name].script.append(garbled)
-        got = await router.post(max_tokens=5000)
-        assert got.status_code == 200, "the third attempt is good"
-        assert router.counter("retries", leg="decode") == 2
-        await until(router.idle, "every lease to return")
-        assert not router.app.services.waiting
 
 
 @pytest.mark.patches

@@ -14,7 +14,7 @@ from tests.fakes.engines import engines, slow
 from tests.router.conftest import AUTH, Router, until
 from tests.router.test_peers import peers
 
-ONE = {"max_waiting": 8, "max_wait": 60.0}
+ONE = {"max_waiting": 8, "max_wait_seconds": 60.0}
 
 
 def waiting(router: Router) -> int:
@@ -94,7 +94,7 @@ async def test_the_first_come_is_the_first_served_before_its_prefill(start, no_t
 
 
 async def test_a_bound_and_a_deadline(start):
-    settings = {"max_waiting": 2, "max_wait": 0.5}
+    settings = {"max_waiting": 2, "max_wait_seconds": 0.5}
     async with start("p0", "d0", settings=settings, max_in_flight=1) as router, Busy(router, "d0"):
         tasks = await in_line(router, 2)
         beyond = await ask(router)
@@ -127,7 +127,7 @@ async def test_who_may_wait_changes_without_a_restart(start):
 
 
 async def test_the_document_counts_before_the_options(start):
-    settings = {"max_waiting": 8, "max_wait": 60.0}
+    settings = {"max_waiting": 8, "max_wait_seconds": 60.0}
     async with (
         start("p0", "d0", settings=settings, max_in_flight=1, max_waiting=0) as router,
         Busy(router, "d0"),

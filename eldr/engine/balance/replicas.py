@@ -29,6 +29,7 @@ from eldr.engine.balance import placement
 from eldr.engine.balance.choice import alone
 from eldr.engine.capture.routing import moe_modules
 from eldr.engine.errors import UnsupportedEngineError
+from eldr.engine.steps import connectors_of
 
 logger = init_logger("vllm.eldr")
 
@@ -51,7 +52,7 @@ class BalancedExperts(RoutedExperts):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = get_current_vllm_config()
         with refusal.told():
-            if CONNECTOR not in _connectors(config.kv_transfer_config):
+            if CONNECTOR not in connectors_of(config.kv_transfer_config):
                 raise UnsupportedEngineError(
                     f"{ENV_BALANCE} needs {CONNECTOR} in --kv-transfer-config: it compares the ranks at the start; add it, or unset "
                     f"{ENV_BALANCE}"
@@ -71,13 +72,6 @@ class BalancedExperts(RoutedExperts):
             with refusal.told():
                 topk_ids = self.exchange(topk_ids, tokens)
         return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
-
-
-def _connectors(transfer: Any) -> list[str]:
-    if transfer is None:
-        return []
-    children = transfer.kv_connector_extra_config.get("connectors", [])
-    return [transfer.kv_connector, *(child.get("kv_connector") for child in children)]
 
 
 def claim() -> None:

@@ -16,6 +16,7 @@ from vllm.logger import init_logger
 from eldr import contract
 from eldr.engine.decode.records import CURSOR, page
 from eldr.engine.decode.ring import RingReader, rings_of
+from eldr.engine.steps import connectors_of
 from eldr.engine_limit import NO_LIMIT, Bound, EngineLimit, InFlight, hold_to
 
 _STATE = "eldr_activations"
@@ -64,15 +65,15 @@ def _rings(config: Any) -> list[RingReader] | None:
 def _bound(config: Any, args: Any) -> Bound | None:
     """Return what an engine holds to over all of its API servers: what it can run.
 
-    One that produces KV and has a transport prefills for others, and lets requests queue.
+    One that produces KV and has a transport prefills for others, and lets requests queue. One that pulls without our connector
+    reports no load: it keeps no deadline, and routers trust those that report.
     """
     try:
         transfer = config.kv_transfer_config
-        prefills = (
-            transfer is not None
-            and transfer.kv_role == "kv_producer"
-            and transfer.kv_connector != contract.CONNECTOR
-        )
+        connectors = connectors_of(transfer)
+        if connectors and contract.CONNECTOR not in connectors:
+            return None
+        prefills = len(connectors) > 1 and transfer.kv_role == "kv_producer"
         several = (args.api_server_count or 1) > 1
         # a folder that the API servers of one engine share, and no others
         path = (

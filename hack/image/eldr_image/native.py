@@ -45,7 +45,6 @@ COLD = {
         f"{_ROUTER}/plan/{module}.py": "msgspec reads the annotations of its classes, which machine code does not keep"
         for module in ("messages", "responses", "steps")
     },
-    f"{_ROUTER}/plan/assemble.py": "the base of classes in those, which are Python",
     f"{_ROUTER}/plan/fields.py": "a subclass of str, which mypyc cannot compile",
     **{
         f"{_ROUTER}/{module}.py": "no request waits for it"

@@ -5,17 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class EventReader:
-    """Takes the data of events out of a stream; comments and events without data are none."""
+class FirstEvent:
+    """Finds the data of the first server-sent event that counts; comments and events without data are none.
 
-    __slots__ = ("_data", "_rest")
+    Parameters
+    ----------
+    limit : int
+        Bytes to search, then it is given up. The first event of an engine may hold the prompt's token ids.
+    skip : callable, optional
+        Tells by its data whether an event does not count.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_data", "_limit", "_rest", "_seen", "_skip", "data", "decided")
+
+    def __init__(self, limit: int = 1 << 20, skip: Callable[[bytes], bool] | None = None) -> None:
+        self._limit = limit
+        self._skip = skip
+        self._seen = 0
         self._data: list[bytes] = []
         self._rest: list[bytes] = []  # of a line that is not complete
+        self.decided = False
+        self.data: bytes | None = None
 
-    def feed(self, payload: bytes) -> list[bytes]:
-        """Take decoded bytes; return the data of the events that are complete now."""
+    def feed(self, payload: bytes) -> bool:
+        """Take decoded bytes; True as soon as ``data`` is known or given up (None)."""
+        if self.decided:
+            return True
+        payload = payload[: self._limit - self._seen]
+        self._seen += len(payload)
+        for data in self._events(payload):
+            if self._skip is None or not self._skip(data):
+                self.data, self.decided = data, True
+                return True
+        self.decided = self._seen == self._limit
+        return self.decided
+
+    def _events(self, payload: bytes) -> list[bytes]:
+        """Return the data of the events that are complete now."""
         if b"\n" not in payload and b"\r" not in payload and not (self._rest and self._rest[-1] == b"\r"):
             self._rest.append(payload)
             return []
@@ -32,38 +58,3 @@ class EventReader:
                 events.append(b"\n".join(self._data))
                 self._data = []
         return events
-
-
-class FirstEvent:
-    """Finds the data of the first server-sent event that counts.
-
-    Parameters
-    ----------
-    limit : int
-        Bytes to search, then it is given up. The first event of an engine may hold the prompt's token ids.
-    skip : callable, optional
-        Tells by its data whether an event does not count.
-    """
-
-    __slots__ = ("_limit", "_reader", "_seen", "_skip", "data", "decided")
-
-    def __init__(self, limit: int = 1 << 20, skip: Callable[[bytes], bool] | None = None) -> None:
-        self._limit = limit
-        self._skip = skip
-        self._seen = 0
-        self._reader = EventReader()
-        self.decided = False
-        self.data: bytes | None = None
-
-    def feed(self, payload: bytes) -> bool:
-        """Take decoded bytes; True as soon as ``data`` is known or given up (None)."""
-        if self.decided:
-            return True
-        payload = payload[: self._limit - self._seen]
-        self._seen += len(payload)
-        for data in self._reader.feed(payload):
-            if self._skip is None or not self._skip(data):
-                self.data, self.decided = data, True
-                return True
-        self.decided = self._seen == self._limit
-        return self.decided

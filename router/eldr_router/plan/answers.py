@@ -52,9 +52,7 @@ def has_aborted(answer: dict[str, Any]) -> bool:
     )
 
 
-def is_aborted(
-    body: bytes, is_cut: Callable[[dict[str, Any]], bool] = has_aborted, hint: bytes = b'"abort"'
-) -> bool:
+def is_aborted(body: bytes, is_cut: Callable[[dict[str, Any]], bool], hint: bytes) -> bool:
     """Tell whether a whole answer was cut short by the engine's end.
 
     Parameters

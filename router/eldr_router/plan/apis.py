@@ -14,7 +14,6 @@ from msgspec.structs import astuple
 from eldr_router.http.errors import bad_request
 from eldr_router.plan import answers, messages, responses
 from eldr_router.plan.answers import Word
-from eldr_router.plan.assemble import Assembly, EventAssembly
 from eldr_router.plan.fields import Fields, shown
 from eldr_router.plan.relay import DONE
 
@@ -116,8 +115,8 @@ class Api(NamedTuple):
         Refuses what an engine should not see; returns fields that a leg of one token does without.
     why_whole : callable
         Why a request cannot be split, besides its prompt: a bounded metric label.
-    first_word, is_cut, assembly
-        How answers read: the data of an event, a whole answer, and a whole one out of a stream.
+    first_word, is_cut : callable
+        How answers read: the data of an event, and a whole answer.
     hint : bytes
         Stands in every whole answer that was cut short.
     done : tuple of bytes
@@ -130,8 +129,6 @@ class Api(NamedTuple):
         Tokens of an answer whose request names no limit; None: as many as fit.
     several : bool
         Whether one request may run several sequences.
-    streamed : mapping
-        What asks for a stream that is put together.
     always : mapping
         What engines get, whatever the client sent.
     id_field : str
@@ -152,14 +149,12 @@ class Api(NamedTuple):
     why_whole: Callable[[Fields, dict[str, Any]], str | None]
     first_word: Callable[[bytes], Word]
     is_cut: Callable[[dict[str, Any]], bool]
-    assembly: Callable[[], EventAssembly]
     done: tuple[bytes, ...]
     hint: bytes = b""
     without: tuple[str, ...] = ()
     instructions: str = ""
     usual: int | None = None
     several: bool = False
-    streamed: Fixed = MappingProxyType({"stream": _TRUE})
     always: Fixed = MappingProxyType({})
     id_field: str = ""
     named: bool = False
@@ -173,22 +168,19 @@ class Api(NamedTuple):
 
 # min_tokens: a prompt whose first token is an end token would else stop without handing its blocks over
 _OPENAI_TOKEN = {"stream": _FALSE, "max_tokens": _ONE, "min_tokens": _ONE, "n": _ONE}
-_WITH_USAGE = {"stream": _TRUE, "stream_options": {"include_usage": True}}
 APIS: Mapping[str, Api] = MappingProxyType(
     {
         COMPLETIONS: Api(
             prompt="prompt", begins=b"", one_token=_OPENAI_TOKEN, without=_NOT_FOR_PREFILL,
-            limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, streamed=_WITH_USAGE, operation="text_completion",
+            limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, operation="text_completion",
             check=_check_completions, why_whole=_completions_whole,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
-            assembly=lambda: Assembly(chat=False),
         ),
         CHAT: Api(
             prompt="messages", begins=b"[", one_token={**_OPENAI_TOKEN, "max_completion_tokens": _ONE},
-            limits=("max_completion_tokens", "max_tokens"), without=_NOT_FOR_PREFILL, several=True, streamed=_WITH_USAGE,
+            limits=("max_completion_tokens", "max_tokens"), without=_NOT_FOR_PREFILL, several=True,
             check=_check_openai, why_whole=_completions_whole,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
-            assembly=lambda: Assembly(chat=True),
         ),
         RESPONSES: Api(
             prompt="input", begins=b'["', instructions="instructions",
@@ -196,14 +188,12 @@ APIS: Mapping[str, Api] = MappingProxyType(
             always={"store": _FALSE}, id_field="request_id", named=True, echoes=True,
             check=responses.check, why_whole=responses.why_whole,
             first_word=responses.first_word, is_cut=responses.is_cut, done=tuple(b"event: " + kind.encode() for kind in sorted(responses.ENDS)),
-            assembly=responses.ResponseAssembly,
         ),
         MESSAGES: Api(
             prompt="messages", begins=b"[", instructions="system",
             one_token={"stream": _FALSE, "max_tokens": _ONE}, limits=("max_tokens",), named=True,
             check=messages.check, why_whole=messages.why_whole,
             first_word=messages.first_word, is_cut=messages.is_cut, done=(b"event: message_stop",),
-            assembly=messages.MessageAssembly,
         ),
     }
 )  # fmt: skip

@@ -17,11 +17,8 @@ from eldr_router.plan.apis import APIS, CHAT, COMPLETIONS, Api
 from eldr_router.plan.cost import MAX_BODY
 from eldr_router.plan.fields import FEW_BYTES, check_count, check_objects, read
 from eldr_router.plan.stems import stem
-from eldr_router.plan.steps import Form
 
 __all__ = ["CHAT", "COMPLETIONS"]
-_SHORT_ANSWER = 1024
-"""Tokens. A whole answer of at most so many is there long before a lease of the usual length is over."""
 _REMOTE_DECODE = msgspec.Raw(
     msgspec.json.encode(
         {
@@ -181,22 +178,6 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 1 else 1
 
 
-def forms(body: Parsed, *, split: bool) -> tuple[Form, Form | None]:
-    """Return how a decode engine is to answer, and how after a lease ran out over a whole answer.
-
-    The moment of a pull is known from a stream's first event, but only from the end of a whole answer. So long answers
-    are streamed by the engine even for clients that want them whole, except where a stream may say other things than
-    the whole answer would: with tools, whose calls engines parse by different rules in each.
-    """
-    if body.streams:
-        return Form.STREAM, None
-    if not split or body.known.get("tools") or body.known.get("functions"):
-        return Form.WHOLE, None
-    most = longest(body)
-    short = most is not None and most <= _SHORT_ANSWER
-    return (Form.WHOLE if short else Form.ASSEMBLE), Form.ASSEMBLE
-
-
 def longest(body: Parsed) -> int | None:
     """Return how many tokens an answer may have; None: as many as fit."""
     return next((body.known[name] for name in body.api.limits if body.known.get(name)), body.api.usual)
@@ -221,7 +202,6 @@ def prefill_body(body: Parsed, request_id: str = "") -> bytes:
 def decode_body(
     body: Parsed,
     kv: dict[str, Any] | None,
-    form: Form = Form.WHOLE,
     pull_before: float | None = None,
     request_id: str = "",
 ) -> bytes:
@@ -237,8 +217,6 @@ def decode_body(
         Of the attempt, for engines that read it in the body.
     """
     second: dict[str, Any] = {**body.fields, **_own(body.api, request_id)}
-    if form is Form.ASSEMBLE:
-        second.update(body.api.streamed)
     if kv is not None:
         params = {key: value for key, value in kv.items() if key != ELDR_KEY}
         second[KV_KEY] = params if pull_before is None else {**params, PULL_BEFORE_KEY: pull_before}

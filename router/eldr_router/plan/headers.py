@@ -89,8 +89,7 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
     """
     headers = foreign(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
     if whole:
-        assembled = head.is_event_stream
-        headers.append(JSON if assembled or not head.content_type else (b"content-type", head.content_type))
+        headers.append((b"content-type", head.content_type) if head.content_type else JSON)
     if chunked:
         headers.append((b"transfer-encoding", b"chunked"))
     if endpoint is not None:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import orjson
 
 from eldr_router.http.errors import bad_request
 from eldr_router.plan.answers import Word, blames_client, object_of
-from eldr_router.plan.assemble import AssemblyError, EventAssembly, parse_event
 from eldr_router.plan.fields import Fields
 
 _LEAST_BUDGET = 1024
@@ -98,61 +96,3 @@ def first_word(data: bytes) -> Word:
 def is_cut(answer: dict[str, Any]) -> bool:
     """Tell whether a whole answer was cut short by the engine's end: it has no reason to stop."""
     return answer.get("type") == "message" and answer.get("stop_reason") is None
-
-
-class MessageAssembly(EventAssembly):
-    """A message of its blocks, without fields that are null: so engines write whole ones."""
-
-    __slots__ = ("_answer", "_blocks", "_done", "_words")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._answer: dict[str, Any] = {}
-        self._blocks: dict[int, dict[str, Any]] = {}
-        self._words: dict[tuple[int, str], list[str]] = {}
-        self._done = False
-
-    def add(self, data: bytes) -> None:
-        """Take an event's data."""
-        event = parse_event(data)
-        self.size += max(64, len(data) - 64)
-        try:
-            self._add(event)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise AssemblyError(
-                "protocol", f"its stream holds no event of a message: {data[:60]!r}"
-            ) from None
-
-    def _add(self, event: dict[str, Any]) -> None:
-        kind = event.get("type")
-        if kind == "error":
-            raise AssemblyError("error_event", "it reported an error in its stream")
-        if kind == "message_start":
-            self._answer = {**event["message"]}
-        elif kind == "content_block_start":
-            self._blocks[int(event["index"])] = {**event["content_block"]}
-        elif kind == "content_block_delta":
-            at, delta = int(event["index"]), event["delta"]
-            self._blocks[at]
-            name = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}[
-                delta["type"]
-            ]
-            self._words.setdefault((at, name), []).append("" + delta[name])
-        elif kind == "message_delta":
-            self._answer.update(event["delta"])
-            if event.get("usage") is not None:
-                self._answer["usage"] = event["usage"]
-        elif kind == "message_stop":
-            self._done = True
-
-    def finish(self) -> bytes:
-        """Return the whole message."""
-        if not self._done or not self._answer:
-            raise AssemblyError("protocol", "its stream ended without message_stop")
-        for (at, name), parts in self._words.items():
-            self._blocks[at][name] = "".join(parts)
-        blocks = [block for _, block in sorted(self._blocks.items())]
-        answer = {**self._answer, "content": blocks or [{"type": "text", "text": ""}]}
-        if is_cut(answer):
-            raise AssemblyError("aborted", "it cut the answer short; it is shutting down")
-        return orjson.dumps({key: value for key, value in answer.items() if value is not None})

@@ -43,9 +43,7 @@ from eldr_router.plan.steps import (
     Exhausted,
     Fail,
     Failure,
-    Form,
     Free,
-    Full,
     Gone,
     Heard,
     Keep,
@@ -103,7 +101,7 @@ def _prefill(state: State, before: Actions) -> Step:
 def _decode(state: State, before: Actions) -> Step:
     if state.phase is not _DECODE:
         state = replace(state, phase=_DECODE)
-    return state, (*before, Decode(state.held, state.form, state.refused, state.broken))
+    return state, (*before, Decode(state.held, state.refused, state.broken))
 
 
 def _over(state: State, *actions: Action) -> Step:
@@ -188,10 +186,6 @@ def _nobody(state: State, event: Nobody) -> Step:
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
 
 
-def _full(state: State, event: Full) -> Step:
-    return _over(state, Leave(), Fail(503, event.message, "answers_full"))
-
-
 def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
     whole = replace(state, held=False, split=False, source=None, expires=math.inf)
     return _decode(whole, _freeing(state))
@@ -221,17 +215,22 @@ def _connected(state: State, event: Connected) -> Step:
             # prefill may take longer than its lease: then no result is ever of use
             state = replace(state, split=False)
         return _expired(state, event.engine, event.at)
-    return replace(state, held=False), (Send(kv=state.held),)
+    trusted = event.guards and not state.streams
+    return replace(state, held=False, trusted=trusted), (Send(kv=state.held),)
+
+
+def _is_late(state: State, at: float) -> bool:
+    return at > state.expires and not state.trusted
 
 
 def _heard(state: State, event: Heard) -> Step:
-    if event.at > state.expires:
+    if _is_late(state, event.at):
         return _expired(state, event.engine, event.at)
     return (state if state.expires == math.inf else replace(state, expires=math.inf)), ()
 
 
 def _ready(state: State, event: Ready) -> Step:
-    if event.at > state.expires:
+    if _is_late(state, event.at):
         return _expired(state, event.engine, event.at)
     blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
     state = replace(state, phase=_ANSWER, expires=math.inf, suspect=None)
@@ -239,21 +238,15 @@ def _ready(state: State, event: Ready) -> Step:
 
 
 def _tick(state: State, event: Tick) -> Step:
-    if event.at <= state.expires:
-        return state, ()
-    return _expired(state, event.engine, event.at)
+    return _expired(state, event.engine, event.at) if _is_late(state, event.at) else (state, ())
 
 
 def _expired(state: State, engine: Engine, at: float) -> Step:
     late = at - state.expires
     message = f"nothing came before the lease of its prefill result was nearly over ({late:.1f} s ago)"
     sent = not state.held
-    state = replace(state, held=False)  # blocks whose lease is over need no freeing
-    if state.form is Form.WHOLE:
-        if state.patient_form is None:
-            state = replace(state, split=False)
-        else:
-            state = replace(state, form=state.patient_form)
+    # blocks whose lease is over need no freeing; a whole answer that takes so long would outlast the next lease, too
+    state = replace(state, held=False, split=state.split and (state.streams or not sent))
     # one that was sent nothing did nothing wrong
     return _again(state, Broken(engine, "expired", message), avoid=sent)
 
@@ -351,7 +344,6 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_PREFILL, Answered): _leg_answered,
     (_PREFILL, Gone): _leg_gone,
     (_DECODE, Nobody): _nobody,
-    (_DECODE, Full): _full,
     (_DECODE, Unpaired): _unpaired,
     (_DECODE, Refused): _decode_refused,
     (_DECODE, Declined): _declined,

@@ -13,11 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import orjson
 
 from eldr_router.http.errors import bad_request
 from eldr_router.plan.answers import Word, blames_client, object_of
-from eldr_router.plan.assemble import AssemblyError, EventAssembly, parse_event
 from eldr_router.plan.fields import Fields, check_integer, scalar, too_much
 
 _NONE, _FALSE = b"null", b"false"
@@ -117,31 +115,3 @@ def is_cut(answer: dict[str, Any]) -> bool:
         return True
     usage = answer.get("usage")
     return isinstance(usage, dict) and usage.get("output_tokens") == 0
-
-
-class ResponseAssembly(EventAssembly):
-    """The last event holds the whole response."""
-
-    __slots__ = ("_answer",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._answer: dict[str, Any] | None = None
-
-    def add(self, data: bytes) -> None:
-        """Take an event's data."""
-        event = parse_event(data)
-        kind, response = event.get("type"), event.get("response")
-        if kind in ("error", "response.failed"):
-            raise AssemblyError("error_event", "it reported an error in its stream")
-        if kind in ENDS and isinstance(response, dict):
-            self.size += len(data) * 2
-            self._answer = response
-
-    def finish(self) -> bytes:
-        """Return the whole response."""
-        if self._answer is None:
-            raise AssemblyError("protocol", "its stream ended without response.completed")
-        if is_cut(self._answer):
-            raise AssemblyError("aborted", "it cut the answer short; it is shutting down")
-        return orjson.dumps(self._answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
@@ -25,17 +25,6 @@ class Phase(StrEnum):
     __hash__ = str.__hash__  # an enum's own is a Python function, and every step looks its phase up
 
 
-class Form(Enum):
-    """How a decode engine is asked to answer."""
-
-    STREAM = "stream"
-    """As a stream, which the client gets."""
-    WHOLE = "whole"
-    """In one piece."""
-    ASSEMBLE = "assemble"
-    """As a stream, of which the router makes the whole answer: so the moment of the pull is known."""
-
-
 class Failure(Struct, frozen=True):
     """One attempt that came to nothing."""
 
@@ -54,8 +43,8 @@ class State(Struct, frozen=True):
         How many may fail.
     split : bool
         Prefill and decode apart.
-    patient_form : Form or None
-        The form after a lease ran out over a whole answer; None: not split any more.
+    streams : bool
+        The client asked for a stream.
     failures : tuple of Failure
         Attempts given up; those that cost nothing (a refused connection) included.
     until : float
@@ -68,6 +57,8 @@ class State(Struct, frozen=True):
         There is a result that no engine was sent.
     expires : float
         Until when the result may be pulled; infinite once the pull is known to be over.
+    trusted : bool
+        The decode engine keeps the pull's deadline, and its answer comes in one piece, at whatever time.
     refused, broken : frozenset of Engine
         Engines to avoid in this leg, and those that failed this request.
     suspect : tuple or None
@@ -82,13 +73,13 @@ class State(Struct, frozen=True):
     attempts: int = 3
     until: float = math.inf
     split: bool = True
-    form: Form = Form.STREAM
-    patient_form: Form | None = None
+    streams: bool = True
     failures: tuple[Failure, ...] = ()
     spent: int = 0
     source: Engine = None
     held: bool = False
     expires: float = math.inf
+    trusted: bool = False
     refused: frozenset[Engine] = frozenset()
     broken: frozenset[Engine] = frozenset()
     suspect: tuple[str, Engine, Engine] | None = None
@@ -124,10 +115,11 @@ class Exhausted(Struct, frozen=True):
 
 
 class Connected(Struct, frozen=True):
-    """A decode engine accepted a connection; nothing is sent yet."""
+    """A decode engine accepted a connection; nothing is sent yet. ``guards``: it keeps the deadlines of pulls."""
 
     engine: Engine
     at: float
+    guards: bool = False
 
 
 class Prefilled(Struct, frozen=True):
@@ -197,12 +189,6 @@ class Nobody(Struct, frozen=True):
     may_wait: bool = False
 
 
-class Full(Struct, frozen=True):
-    """The router has no memory left for the answer that it puts together."""
-
-    message: str
-
-
 class Unpaired(Struct, frozen=True):
     """No decode engine that may have the result's blocks has room; another one may do the whole request."""
 
@@ -226,7 +212,6 @@ Event = (
     | Tick
     | Again
     | Nobody
-    | Full
     | Unpaired
     | Gone
 )
@@ -245,7 +230,6 @@ class Decode(Struct, frozen=True):
     """Place the request on a decode engine, and connect; with the result's blocks if ``kv``."""
 
     kv: bool
-    form: Form
     refused: frozenset[Engine]
     broken: frozenset[Engine]
 

@@ -105,13 +105,11 @@ class Completion:
         self._sequences = admission.sequences
         if self._whole is None:
             self._key, self._whole = split_over(services.registry, self._table.max_in_flight)
-        form, patient = bodies.forms(self._parsed(), split=self._whole is None)
         self._state = State(
             attempts=services.settings.attempts,
-            until=self.now() + services.settings.prefill_timeout,
+            until=self.now() + services.settings.prefill_timeout_seconds,
             split=self._whole is None,
-            form=form,
-            patient_form=patient,
+            streams=self._parsed().streams,
         )
         self._handle(steps.Start())
 
@@ -220,7 +218,7 @@ class Completion:
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
         self._account.asks("prefill", endpoint, choice.reason)
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
-        patience = self._services.settings.prefill_timeout
+        patience = self._services.settings.prefill_timeout_seconds
         self._asked = self.now()
         leg = self._leg = PrefillLeg(
             self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience, is_cut=body.api.is_cut
@@ -256,8 +254,7 @@ class Completion:
         self._account.placed(placement, began)
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.lease,
-            form=action.form, dechunk=self._request.http10, api=self._parsed().api,
-            search=self._parsed().api.search(len(self._request.body)), budget=self._request.budget,
+            dechunk=self._request.http10, api=self._parsed().api, search=self._parsed().api.search(len(self._request.body)),
         )  # fmt: skip
         leg.connect()
 
@@ -275,9 +272,9 @@ class Completion:
         if kv is not None:
             self._services.waiting.add(self)
             pull_before = self._services.wall() + self._state.expires - self.now()
-        body = partial(bodies.decode_body, self._parsed(), kv, self._state.form, pull_before)
+        body = partial(bodies.decode_body, self._parsed(), kv, pull_before)
         lines = headers.limit_lines(self._sequences, self._table.max_in_flight)
-        leg.send(self._wire(leg.endpoint, body, lines), self._services.settings.decode_idle_timeout)
+        leg.send(self._wire(leg.endpoint, body, lines), self._services.settings.decode_idle_timeout_seconds)
 
     def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
         self._kept = self._leg

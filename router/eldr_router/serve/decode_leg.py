@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
-from eldr_router.http.head import JSON, ResponseHead
-from eldr_router.http.requests import Budget
+from eldr_router.http.head import ResponseHead
 from eldr_router.net.outbound import BrokenError
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
 from eldr_router.plan.apis import Api
-from eldr_router.plan.assemble import AssemblyError, EventAssembly
 from eldr_router.plan.load import is_full
 from eldr_router.plan.relay import Relay
-from eldr_router.plan.steps import Answered, Connected, Declined, Ended, Form, Full, Heard, Ready
+from eldr_router.plan.steps import Connected, Declined, Ended, Heard, Ready
 from eldr_router.plan.usage import Usage, usage_of
 from eldr_router.serve.legs import OK, Flow, Leg
 from eldr_router.state.endpoint import Endpoint, Lease
@@ -27,28 +25,20 @@ class DecodeLeg(Leg):
 
     Parameters
     ----------
-    form : Form
-        What the engine is asked for.
     dechunk : bool
         The client knows no chunks.
     api : Api
         How its answers read.
     search : int
         Bytes of a stream to search for its first word.
-    budget : Budget, optional
-        Memory for answers that are put together.
     """
 
     __slots__ = (
         "_api",
-        "_assembly",
         "_begun",
-        "_budget",
         "_dechunk",
         "_early",
         "_first",
-        "_form",
-        "_held",
         "_pending",
         "_relay",
         "_search",
@@ -61,21 +51,15 @@ class DecodeLeg(Leg):
         endpoint: Endpoint,
         lease: Lease,
         *,
-        form: Form,
         dechunk: bool,
         api: Api,
         search: int,
-        budget: Budget | None = None,
     ) -> None:
         super().__init__(flow, pool, endpoint, lease)
-        self._form = form
         self._dechunk = dechunk
         self._api = api
         self._search = search
-        self._budget = budget
-        self._held = 0
         self._begun = self._early = False
-        self._assembly: EventAssembly | None = None
         self._relay: Relay | None = None
         self._first: FirstEvent | None = None
         self._pending: list[bytes] = []
@@ -102,7 +86,8 @@ class DecodeLeg(Leg):
 
     def on_connected(self) -> None:
         """Ask before anything is sent: the blocks may not be pulled any longer."""
-        self._flow.handle(Connected(self.endpoint, self._flow.now()))
+        guards = self.endpoint.load is not None  # the plug-in keeps the deadlines of pulls
+        self._flow.handle(Connected(self.endpoint, self._flow.now(), guards))
 
     def on_head(self, head: ResponseHead) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
@@ -111,10 +96,7 @@ class DecodeLeg(Leg):
             return
         if head.is_event_stream:
             self._first = FirstEvent(self._search, skip=self._is_opening)
-            if self._form is Form.ASSEMBLE:
-                self._assembly = self._api.assembly()
-            else:
-                self._relay = Relay(head.body, dechunk=self._dechunk)
+            self._relay = Relay(head.body, dechunk=self._dechunk)
             return
         self._flow.handle(Heard(self.endpoint, self._flow.now()))  # whole answers come after their last token
         short = isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD
@@ -127,11 +109,6 @@ class DecodeLeg(Leg):
         relay = self._relay
         if relay is None:
             super().on_body(data, boundary)
-            if self._assembly is not None and not self._left:
-                come, self.payload = self.payload or [], []
-                self._look(come)
-                if not self._left:
-                    self._assemble(self._assembly, b"".join(come))
             return
         parts: list[bytes] = []
         if self.payload is not None:
@@ -161,37 +138,6 @@ class DecodeLeg(Leg):
             return None
         return self._relay.ending(message, self._api.done, named=self._api.named)
 
-    def _assemble(self, assembly: EventAssembly, data: bytes) -> None:
-        try:
-            assembly.feed(data)
-        except AssemblyError as error:
-            self._misassembled(error)
-            return
-        budget, grown = self._budget, assembly.size - self._held
-        if budget is None:
-            return
-        if budget.take(grown):
-            self._held += grown
-        else:
-            self._flow.handle(
-                Full(f"bodies and answers hold {budget.limit} bytes already; retry later, or stream")
-            )
-
-    def leave(self) -> None:
-        """See :class:`Leg`; what is left of an assembled answer is the client connection's from now on."""
-        super().leave()
-        if self._budget is not None:
-            self._budget.give(self._held)
-            self._held = 0
-
-    def _misassembled(self, error: AssemblyError) -> None:
-        if error.answer is None or self.head is None:
-            self._broken(error.cause, str(error), unavailable=error.cause == "aborted")
-            return
-        status, self.body = error.answer
-        self.head = ResponseHead(status, [JSON], self.head.body, True, JSON[1])
-        self._flow.handle(Answered(self.endpoint))
-
     def _look(self, parts: list[bytes]) -> None:
         first = self._first
         if first is not None and first.feed(b"".join(parts)) and not self._left:
@@ -214,8 +160,6 @@ class DecodeLeg(Leg):
             self._broken(word, "it reported an error instead of a first token")
         elif word == "aborted":
             self._broken(word, "it ended the request without a token; it is shutting down", unavailable=True)
-        elif self._relay is None:
-            self._flow.handle(Heard(self.endpoint, self._flow.now()))
         else:
             self._flow.handle(Ready(self.endpoint, self._flow.now()))
 
@@ -242,13 +186,7 @@ class DecodeLeg(Leg):
             return
         if self._is_bad(self.head.status):
             return
-        if self._assembly is not None:
-            try:
-                self.body = self._assembly.finish()
-            except AssemblyError as error:
-                self._misassembled(error)
-                return
-        elif answers.is_aborted(body, self._api.is_cut, self._api.hint):
+        if answers.is_aborted(body, self._api.is_cut, self._api.hint):
             self._broken("aborted", "it cut the answer short; it is shutting down", unavailable=True)
             return
         self._flow.handle(Ready(self.endpoint, self._flow.now()))

@@ -67,7 +67,7 @@ class Services:
         intent, settings = self.table.intent, self.settings
         return (
             settings.max_waiting if intent.max_waiting is None else intent.max_waiting,
-            settings.max_wait if intent.max_wait_seconds is None else intent.max_wait_seconds,
+            settings.max_wait_seconds if intent.max_wait_seconds is None else intent.max_wait_seconds,
         )
 
     def tick(self) -> None:

@@ -79,7 +79,7 @@ class Surface:
             try:
                 answer = await fetch(
                     pool, endpoint.address, target, method=method, headers=headers, body=request.body,
-                    patience=self._services.settings.prefill_timeout, limit=_MAX_ANSWER,
+                    patience=self._services.settings.prefill_timeout_seconds, limit=_MAX_ANSWER,
                 )  # fmt: skip
             except (ConnectError, BrokenError) as error:
                 if isinstance(error, ConnectError) and error.own:

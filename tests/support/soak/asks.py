@@ -93,7 +93,7 @@ _SHAPES = {
     "stream": 25,
     "long": 3,
     "huge": 5,
-    "assembled": 8,
+    "unlimited": 8,
     "tools": 6,
     "n": 5,
     "list": 6,
@@ -127,7 +127,7 @@ def visit(rng: random.Random, number: int) -> Visit:
             ask(
                 rng,
                 names[0],
-                rng.choice(["short", "huge", "assembled", "n", "list", "response"]),
+                rng.choice(["short", "huge", "unlimited", "n", "list", "response"]),
                 stream=False,
             ),
         )
@@ -150,7 +150,7 @@ def ask(rng: random.Random, name: str, shape: str, *, stream: bool | None = None
         streams, tokens = True, rng.randint(900, 1500)
     elif shape == "huge":
         text = (text + " ") * (_LONG_PROMPT // len(text))
-    elif shape == "assembled":  # a chat that names no limit may take long: the router has it streamed
+    elif shape == "unlimited":
         return _chat(name, text, 16, stream=False, named=False)
     elif shape == "tools":
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -52,4 +52,4 @@ def test_first_words(data, word):
     ],
 )
 def test_whole_answers_cut_short(body, aborted):
-    assert answers.is_aborted(body) is aborted
+    assert answers.is_aborted(body, answers.has_aborted, b'"abort"') is aborted

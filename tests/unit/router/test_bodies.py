@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from eldr_router.http.errors import RouterError
 from eldr_router.plan import bodies
-from eldr_router.plan.steps import Form
 
 NAME = "kv_transfer_params"
 
@@ -132,27 +131,6 @@ def test_decode_body():
     sent = json.loads(bodies.decode_body(client, {"a": 1, "eldr": {"counts": "x"}}))
     assert sent == {**body, NAME: {"a": 1}}
     assert NAME not in client.fields
-
-
-def test_a_body_for_assembly_asks_for_a_stream_with_its_usage():
-    sent = json.loads(bodies.decode_body(parsed({"prompt": "x"}), None, Form.ASSEMBLE))
-    assert sent == {"prompt": "x", "stream": True, "stream_options": {"include_usage": True}}
-
-
-@pytest.mark.parametrize(
-    ("fields", "path", "expected"),
-    [
-        ({"stream": True}, bodies.CHAT, (Form.STREAM, None)),
-        ({}, bodies.CHAT, (Form.ASSEMBLE, Form.ASSEMBLE)),
-        ({"max_tokens": 5000}, bodies.CHAT, (Form.ASSEMBLE, Form.ASSEMBLE)),
-        ({"max_completion_tokens": 100}, bodies.CHAT, (Form.WHOLE, Form.ASSEMBLE)),
-        ({"tools": [{}]}, bodies.CHAT, (Form.WHOLE, None)),
-        ({}, bodies.COMPLETIONS, (Form.WHOLE, Form.ASSEMBLE)),  # 16 tokens
-        ({"max_tokens": 5000}, bodies.COMPLETIONS, (Form.ASSEMBLE, Form.ASSEMBLE)),
-    ],
-)
-def test_forms(fields, path, expected):
-    assert bodies.forms(parsed(fields, path), split=True) == expected
 
 
 @pytest.mark.parametrize(
