@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec
 
-from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError
+from eldr.engine.errors import HiddenRoutingError
 
 P = ParamSpec("P")
 
@@ -63,7 +63,7 @@ class Counting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, RanksDisagreeError):
+        if not isinstance(error, Exception):
             return False
         if isinstance(error, HiddenRoutingError):  # known, and told with its remedy
             self.stop(str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerM
 
 from eldr.engine.counting import Counting
 from eldr.wire import ExpertCounts, encode_counts
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceReport:
-    """What the choice of replicas brought in a step.
-
-    Attributes
-    ----------
-    trouble : Tensor of bool, shape ()
-        Whether ranks were seen to disagree.
-    """
-
-    figures: Any
-    trouble: Any
 
 
 class StepReport(KVConnectorWorkerMetadata):
@@ -38,8 +23,8 @@ class StepReport(KVConnectorWorkerMetadata):
         The step that ``union`` belongs to.
     union : Tensor, optional
         Active experts per layer, shape (L,).
-    balance : BalanceReport, optional
-        What the choice of replicas brought; None where vLLM chooses.
+    figures : Tensor, optional
+        What the choice of replicas brought, of shape (L, N_FIGURES); None where vLLM chooses.
     requests : Tensor, optional
         Requests of the step on all ranks, shape (), 0 where another rank tells of the step; None if this engine's
         scheduler knows them all.
@@ -50,8 +35,6 @@ class StepReport(KVConnectorWorkerMetadata):
     ----------
     hidden : str
         Why the worker counts no more; empty while it does.
-    lost : bool
-        Whether what the choice of replicas brought could not be read.
     """
 
     def __init__(
@@ -60,7 +43,7 @@ class StepReport(KVConnectorWorkerMetadata):
         step: int | None = None,
         union: Any = None,
         *,
-        balance: BalanceReport | None = None,
+        figures: Any = None,
         requests: Any = None,
         counting: Counting | None = None,
     ) -> None:
@@ -69,12 +52,11 @@ class StepReport(KVConnectorWorkerMetadata):
         self.step = step
         self.union = union
         self.hidden = self._counting.stopped
-        self.lost = False
-        self._balance = balance
+        self.figures = figures
         self._requests = requests
         self._copied: Any = None
         tensors = [*counts.values(), *([] if union is None else [union])]
-        tensors += [] if balance is None else [balance.figures]
+        tensors += [] if figures is None else [figures]
         if any(tensor.device.type == "cuda" for tensor in tensors):
             self._copy_to_host()
 
@@ -85,12 +67,8 @@ class StepReport(KVConnectorWorkerMetadata):
             self.union = self.union.to("cpu", non_blocking=True)
         if self._requests is not None:
             self._requests = self._requests.to("cpu", non_blocking=True)
-        if (balance := self._balance) is not None:
-            self._balance = replace(
-                balance,
-                figures=balance.figures.to("cpu", non_blocking=True),
-                trouble=balance.trouble.to("cpu", non_blocking=True),
-            )
+        if self.figures is not None:
+            self.figures = self.figures.to("cpu", non_blocking=True)
         self._copied = torch.cuda.Event()
         self._copied.record()
 
@@ -99,16 +77,6 @@ class StepReport(KVConnectorWorkerMetadata):
         self._wait()
         union = None if self.union is None else np.asarray(self.union)
         return {key: np.asarray(value) for key, value in self.counts.items()}, union
-
-    def balance(self) -> BalanceReport | None:
-        """Return what the choice of replicas brought, as arrays, after their copies."""
-        if (found := self._balance) is None:
-            return None
-        self.lost = True  # until it is read
-        self._wait()
-        read = replace(found, figures=np.asarray(found.figures), trouble=bool(found.trouble))
-        self.lost = False
-        return read
 
     def requests(self) -> int | None:
         """Return the requests of the step on all ranks, after their copy: 0 or None as in the parameter."""
@@ -121,13 +89,13 @@ class StepReport(KVConnectorWorkerMetadata):
             self._copied = None
 
     def __getstate__(self) -> dict[str, Any]:
-        sent: dict[str, Any] = {"counts": {}, "union": None, "_balance": None, "_requests": None}
+        sent: dict[str, Any] = {"counts": {}, "union": None, "figures": None, "_requests": None}
         with self._counting:  # it is vLLM that asks, for all that the step brought
-            sent["_balance"] = self.balance()
             sent["counts"], sent["union"] = self.arrived()
+            sent["figures"] = None if self.figures is None else np.asarray(self.figures)
             sent["_requests"] = self.requests()
         hidden = self.hidden or self._counting.stopped
-        return sent | {"step": self.step, "hidden": hidden, "lost": self.lost, "_copied": None}
+        return sent | {"step": self.step, "hidden": hidden, "_copied": None}
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         """Return this one: only the first rank of a tensor-parallel group reports."""

@@ -165,36 +165,28 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         self._batch = self._histogram(
             contract.METRIC_BATCH_SIZE, "Requests in a decode step.", contract.BATCH_BUCKETS
         )
-        self._fed = self._counter_cls(
-            name=contract.METRIC_FED_TOKENS,
-            documentation="Tokens that decode steps fed: one of each request, and its drafts.",
-            labelnames=label_names,
+        self._fed = self._counter(
+            contract.METRIC_FED_TOKENS, "Tokens that decode steps fed: one of each request, and its drafts."
         )
-        self._context = self._counter_cls(
-            name=contract.METRIC_CONTEXT_TOKENS,
-            documentation="Tokens of KV that the requests of decode steps held, summed over the steps.",
-            labelnames=label_names,
+        self._context = self._counter(
+            contract.METRIC_CONTEXT_TOKENS,
+            "Tokens of KV that the requests of decode steps held, summed over the steps.",
         )
         self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a decode step.", _SECONDS)
-        self._layers = self._counter_cls(
-            name=contract.METRIC_LAYER_ACTIVE_EXPERTS,
-            documentation="Distinct experts used per layer, summed over the decode steps.",
-            labelnames=[*label_names, "layer"],
+        self._layers = self._counter(
+            contract.METRIC_LAYER_ACTIVE_EXPERTS,
+            "Distinct experts used per layer, summed over the decode steps.",
+            "layer",
         )
-        self._records = self._counter_cls(
-            name=contract.METRIC_RECORDS,
-            documentation="Requests whose counts are exact, inexact, or unavailable.",
-            labelnames=[*label_names, "result"],
+        self._records = self._counter(
+            contract.METRIC_RECORDS, "Requests whose counts are exact, inexact, or unavailable.", "result"
         )
-        self._late = self._counter_cls(
-            name=contract.METRIC_LATE_PULLS,
-            documentation="Requests whose deadline passed before their KV was there.",
-            labelnames=[*label_names, "outcome"],
+        self._late = self._counter(
+            contract.METRIC_LATE_PULLS, "Requests whose deadline passed before their KV was there.", "outcome"
         )
-        self._cut = self._counter_cls(
-            name=contract.METRIC_CUT_PROMPTS,
-            documentation="Prompts prefilled here because vLLM would have pulled a sliding window one block short.",
-            labelnames=label_names,
+        self._cut = self._counter(
+            contract.METRIC_CUT_PROMPTS,
+            "Prompts prefilled here because vLLM would have pulled a sliding window one block short.",
         )
         parallel = config.parallel_config
         ranks = parallel.tensor_parallel_size * parallel.data_parallel_size
@@ -233,6 +225,9 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             name=name, documentation=text, buckets=list(buckets), labelnames=self._labelnames
         )
         return {index: metric.labels(*values) for index, values in self.per_engine_labelvalues.items()}
+
+    def _counter(self, name: str, text: str, *labels: str) -> Any:
+        return self._counter_cls(name=name, documentation=text, labelnames=[*self._labelnames, *labels])
 
     def _of_choices(self, name: str, text: str, buckets: list[float]) -> Any:
         return self._histogram_cls(

@@ -14,7 +14,6 @@ import numpy as np
 
 from eldr.contract import ELDR_KEY
 from eldr.engine import metrics
-from eldr.engine.balance.agreement import disagreement
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import FAILED
 from eldr.engine.capture.union import MIXED
@@ -23,7 +22,7 @@ from eldr.engine.decode.deadline import PullDeadlines
 from eldr.engine.decode.ring import RingWriter, rings_of
 from eldr.engine.decode.tracking import Ended, Tracker, n_rows
 from eldr.engine.decode.windows import Windows
-from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.errors import HiddenRoutingError, UnsupportedEngineError
 from eldr.engine.messages import StepReport, encoded
 from eldr.engine.orders import Orders
 from eldr.engine.prefill.prompts import Prompts, unavailable
@@ -257,15 +256,10 @@ class Scheduler:
             self._ended[request.request_id] = ended
 
     def update(self, report: Any) -> None:
-        """Take the worker's report of a step.
-
-        Raises
-        ------
-        RanksDisagreeError
-            If the ranks chose replicas differently: vLLM ends an engine whose scheduler raises.
-        """
+        """Take the worker's report of a step."""
         if isinstance(report, StepReport):
-            self._update(report)
+            with self._counting:
+                self._update(report)
         if self._counting.stopped:
             for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
@@ -276,22 +270,14 @@ class Scheduler:
                 self._prompts.settle(self._counting.stopped)
 
     def _update(self, report: StepReport) -> None:
-        chosen = step = None
-        with self._counting:
-            chosen = report.balance()
-        # before this step's tokens leave the engine
-        if report.lost or (chosen is not None and chosen.trouble):
-            what = "it cannot be read what ranks chose" if report.lost else "ranks disagreed in a step"
-            raise RanksDisagreeError(disagreement(what))
-        with self._counting:
-            step = self._measured(report.step, report.requests())
-            if chosen is not None and step is not None:
-                self._stats.add_balance(chosen.figures)
-            self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
-            if report.requests() == FAILED:
-                self._counting.stop("another rank of this engine failed to count")
-            if not self._counting.stopped:
-                self._take(report, step)
+        step = self._measured(report.step, report.requests())
+        if report.figures is not None and step is not None:
+            self._stats.add_balance(np.asarray(report.figures))
+        self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
+        if report.requests() == FAILED:
+            self._counting.stop("another rank of this engine failed to count")
+        if not self._counting.stopped:
+            self._take(report, step)
 
     def _take(self, report: StepReport, step: tuple[int, int, int, float] | None) -> None:
         counts, union = report.arrived()

@@ -24,7 +24,7 @@ from eldr.engine.capture.routing import NO_SLOTS, RoutingCapture, StepSlots, tab
 from eldr.engine.capture.staging import Staging
 from eldr.engine.counting import Counting
 from eldr.engine.decode.tracking import Plan, n_rows
-from eldr.engine.messages import BalanceReport, StepReport
+from eldr.engine.messages import StepReport
 from eldr.engine.orders import Orders
 
 logger = init_logger("vllm.eldr")
@@ -134,17 +134,17 @@ class Worker:
         """Count the step, after its forward pass."""
         step, report, chosen = self._orders.step, None, None
         if (balance := self._balance) is not None and self._reports and step is not None:
-            chosen = BalanceReport(balance.figures.clone(), balance.trouble.clone())
+            chosen = balance.figures.clone()
         with self._counting:
             report = self._count(step, chosen)
         if self._counting.stopped:
             with self._counting:
                 if self._capture is not None:
                     self._capture.end(failed=True)
-            return StepReport({}, step, balance=chosen, counting=self._counting)
+            return StepReport({}, step, figures=chosen, counting=self._counting)
         return report
 
-    def _count(self, step: int | None, chosen: BalanceReport | None) -> StepReport | None:
+    def _count(self, step: int | None, chosen: torch.Tensor | None) -> StepReport | None:
         slots = self._slots.take()
         if self._answers is not None:
             self._capture.end()
@@ -166,7 +166,7 @@ class Worker:
         if union is None and chosen is None and not self._counts:
             return None
         counts, self._counts = self._counts, {}
-        return StepReport(counts, step, union, balance=chosen, requests=requests, counting=self._counting)
+        return StepReport(counts, step, union, figures=chosen, requests=requests, counting=self._counting)
 
     def _count_prompts(self, table: torch.Tensor, experts: torch.Tensor, slots: torch.Tensor) -> None:
         """Count a step's tokens per block, and sum the prompts that are complete with it."""

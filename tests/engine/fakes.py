@@ -210,15 +210,15 @@ class Ranks:
 
     def add(self, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the sum as a rank calls it."""
-        return lambda tensor: torch.stack(self._say(rank, tensor)).sum(0, dtype=tensor.dtype)
+        return lambda tensor: torch.stack(self.say(rank, tensor)).sum(0, dtype=tensor.dtype)
 
     def gather(self, rank: int) -> Callable[..., torch.Tensor]:
         """Return the gathering of all ranks' rows as a rank calls it."""
-        return lambda tensor, dim: torch.cat(self._say(rank, tensor), dim)
+        return lambda tensor, dim: torch.cat(self.say(rank, tensor), dim)
 
-    def _say(self, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def say(self, rank: int, said: Any) -> list[Any]:
         """Return what all ranks say, once they have."""
-        self._said[rank] = tensor.clone()
+        self._said[rank] = said.clone() if isinstance(said, torch.Tensor) else said
         self._barrier.wait()
         every = list(self._said)
         self._barrier.wait()

@@ -11,7 +11,7 @@ from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
 from eldr.engine.capture.kernels import FAILED
 from eldr.engine.capture.union import MIXED
 from eldr.engine.figures import N_FIGURES
-from eldr.engine.messages import BalanceReport, StepReport
+from eldr.engine.messages import StepReport
 from eldr.engine.scheduler import DEFAULT_RECORDS, kept_records
 from eldr.wire import decode_counts
 from tests.engine.fakes import LAYERS
@@ -137,12 +137,12 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
 def measured(half, *steps):
     """Take reports of steps of one request, each (tokens before, tokens, requests of all ranks); return the statistics."""
     union = torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
-    chosen = BalanceReport(torch.ones(LAYERS, N_FIGURES, dtype=torch.int32), torch.tensor(False))
+    chosen = torch.ones(LAYERS, N_FIGURES, dtype=torch.int32)
     half.add(request("a", 6, kv={"do_remote_prefill": True}))
     for number, (done, tokens, of_all) in enumerate(steps, 1):
         half.orders(output(cached=[("a", done, tokens)], blocks={"a": [4, 2, 8]}))
         requests = None if of_all is None else torch.tensor(of_all)
-        half.update(sent(StepReport({}, number, union, balance=chosen, requests=requests)))
+        half.update(sent(StepReport({}, number, union, figures=chosen, requests=requests)))
     return half.stats().data
 
 

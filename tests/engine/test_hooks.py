@@ -23,14 +23,10 @@ from vllm.v1.outputs import KVConnectorOutput
 
 import eldr.engine
 from eldr.contract import METRIC_COUNTING, PULL_BEFORE_KEY
-from eldr.engine import messages, refusal
 from eldr.engine.decode import deadline
-from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
-from eldr.engine.figures import N_FIGURES
 from eldr.engine.hooks import connector as hooks
 from eldr.engine.hooks import plugin
 from eldr.engine.hooks.endpoint import ActivationsEndpoint, activations
-from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.metrics import EngineStats
 from eldr.wire import decode_counts
 from tests.engine.fakes import BLOCKS, LAYERS, REMOTE, Prometheus, engine_config
@@ -245,19 +241,6 @@ SLOW = REMOTE | {PULL_BEFORE_KEY: 200.0}
 LATE = REMOTE | {PULL_BEFORE_KEY: 1.0}
 
 
-class Chosen:
-    """What ranks chose, in place of :class:`Balance`."""
-
-    def __init__(self):
-        self.figures, self.trouble = (
-            torch.ones(LAYERS, N_FIGURES, dtype=torch.int32),
-            torch.zeros((), dtype=torch.int32),
-        )
-
-    def begin(self):
-        """Forget nothing."""
-
-
 def check_prefill(answer):
     said = answer and answer["eldr"]
     if said and "counts" in said and said["exact"]:
@@ -314,55 +297,6 @@ def test_hooks_answer_whatever_fails(build, monkeypatch, name):
         break_(broken, name, hits)
         exact(serve_both(build, is_open=name in OPEN))
     assert bool(hits) != (name in NEVER), "it never ran" if not hits else "it does run: take it from the list"
-
-
-@pytest.mark.parametrize("where", ["figures", "worker"])
-def test_an_engine_ends_when_it_cannot_report_that_ranks_disagree(build, monkeypatch, where):
-    def ended(status):
-        raise SystemExit(status)
-
-    monkeypatch.setattr(refusal.os, "_exit", ended)
-    chosen = Chosen()
-    decode = build("kv_consumer", chosen)
-    decode.serve("a", DECODE)
-    with pytest.raises(SystemExit):
-        if where == "worker":
-            monkeypatch.setattr(hooks.Worker, "__init__", fail)
-            build("kv_consumer", chosen)
-        else:
-            chosen.figures = None
-            decode.serve("b", DECODE)
-
-
-def test_an_engine_ends_when_a_report_of_what_ranks_chose_is_lost(build, monkeypatch):
-    decode = build("kv_consumer", Chosen())
-    monkeypatch.setattr(StepReport, "balance", lose)
-    with pytest.raises(RanksDisagreeError, match="cannot be read what ranks chose"):
-        decode.serve("b", DECODE)
-
-
-def test_an_engine_that_chooses_replicas_and_cannot_read_its_reports_is_refused(build, monkeypatch):
-    monkeypatch.setattr(hooks.setting, "read", lambda _: True)
-    monkeypatch.setattr(hooks.compatibility, "problems", lambda *_, **__: [])
-    monkeypatch.setattr(hooks.Scheduler, "__init__", fail)
-    with pytest.raises(UnsupportedEngineError, match=r"counting failed.*unset it"):
-        build("kv_consumer")
-
-
-def lose(report):
-    report.lost = True
-    fail()
-
-
-def test_a_report_that_cannot_be_read_says_so():
-    figures = SimpleNamespace(device=torch.device("cpu"))
-    report = StepReport({}, 1, balance=BalanceReport(figures, ...))
-    with pytest.MonkeyPatch.context() as broken, pytest.raises(KeyError):
-        broken.setattr(messages.np, "asarray", fail)
-        report.balance()
-    assert report.lost
-    report.balance()
-    assert not report.lost
 
 
 def told(engine):

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from eldr.engine import worker as worker_half
 from eldr.engine.balance import choose_triton
-from eldr.engine.balance.choice import Balance, Group, Rules, in_triton
+from eldr.engine.balance.choice import Balance, Group, in_triton
 from eldr.engine.capture import kernels_triton, union
 from eldr.engine.capture.staging import Staging
 from eldr.engine.capture.union import GroupUnion
@@ -67,7 +67,8 @@ def layer(started):
     """Return a layer whose maps were read, and which has decided before, as at the start of an engine."""
     maps = maps_of([*range(EXPERTS), *range(REDUNDANT)])
     per_rank = (EXPERTS + REDUNDANT) // RANKS
-    balance = Balance([("layer.0", maps)], Group(RANKS, per_rank, started.add), Rules(ON_GPU, TOP_K, ""))
+    group = Group(RANKS, per_rank, started.add, lambda said: [said])
+    balance = Balance([("layer.0", maps)], group, ON_GPU, TOP_K)
     balance.try_out()
     started.seen.clear()
     return balance

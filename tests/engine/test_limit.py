@@ -15,8 +15,19 @@ from eldr.engine_limit import NO_LIMIT
 ONE = SimpleNamespace(api_server_count=1, port=8000)
 
 
-def config(role="kv_consumer", *, ranks=1, connector="MultiConnector"):
-    transfer = SimpleNamespace(kv_role=role, kv_connector=connector, engine_id="nobody-made-its-ring")
+BESIDE_NIXL = ("NixlConnector", "EldrConnector")
+
+
+def config(role="kv_consumer", *, ranks=1, connector="MultiConnector", children=BESIDE_NIXL):
+    extra = (
+        {"connectors": [{"kv_connector": name} for name in children]} if connector == "MultiConnector" else {}
+    )
+    transfer = SimpleNamespace(
+        kv_role=role,
+        kv_connector=connector,
+        kv_connector_extra_config=extra,
+        engine_id="nobody-made-its-ring",
+    )
     transfer = transfer if role else None
     return SimpleNamespace(
         kv_transfer_config=transfer,
@@ -105,3 +116,10 @@ def test_an_engine_whose_limit_cannot_be_had_serves_without(monkeypatch, config,
     answer = ask(served(config, args))
     assert answer.status_code == 200
     assert "x-eldr-load" not in answer.headers
+
+
+def test_an_engine_that_pulls_and_keeps_no_deadline_reports_no_load():
+    """Routers take it that whoever reports refuses late pulls."""
+    alone = config(connector="NixlConnector"), config(children=("NixlConnector", "OffloadingConnector"))
+    for engine in alone:
+        assert "x-eldr-load" not in ask(served(engine)).headers

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eldr.engine.capture.staging import SIZE, Staging
-from eldr.engine.messages import BalanceReport, StepReport
+from eldr.engine.messages import StepReport
 from tests.engine.fakes import LAYERS
 from tests.engine.halves import REMOTE, TOP_K, sent
 from tests.engine.stepping import Stepped
@@ -211,10 +211,10 @@ def test_a_report_starts_its_copies_and_is_waited_for_where_it_leaves_the_proces
     event = SimpleNamespace(record=lambda: seen.append("record"), synchronize=lambda: seen.append("wait"))
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     one = OnDevice(seen)
-    report = StepReport({"a": one, "b": one}, 1, one, balance=BalanceReport(one, one), requests=one)
-    assert seen == [("cpu", True)] * 6 + ["record"]
+    report = StepReport({"a": one, "b": one}, 1, one, figures=one, requests=one)
+    assert seen == [("cpu", True)] * 5 + ["record"]
     sent(report)
-    assert seen[7:] == ["wait"]
+    assert seen[6:] == ["wait"]
 
 
 def test_what_is_sent_lies_in_pinned_memory(monkeypatch):

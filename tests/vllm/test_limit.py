@@ -1,17 +1,24 @@
-"""The limit that an engine keeps itself: exact for any number of clients, and nothing is lost by a refusal."""
+"""The limit that an engine keeps itself: exact for any number of clients, API servers and routers, and nothing is lost by a refusal."""
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
 import contextlib
+import os
 import threading
+from pathlib import Path
 
 import httpx
+import pytest
 
 from eldr.contract import HEADER_FULL, HEADER_LIMIT, METRIC_IN_FLIGHT, METRIC_REFUSED, PATH_LOAD
+from tests.support.router import router
 from tests.vllm.client import SECONDS, ask
-from tests.vllm.engines import NAME, wait_for
+from tests.vllm.conftest import LEASE
+from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.fleet import serving
+from tests.vllm.prompts import OUTPUTS
 from tests.vllm.test_leases import ask_prefill
 
 PROMPT = "The package manager keeps a list. " * 3
@@ -71,12 +78,12 @@ def burst(url: str, path: str, *, stream: bool, clients: int, limit: int) -> col
         return collections.Counter(pool.map(lambda _: one(), range(clients)))
 
 
-def never_above(url: str, limit: int) -> None:
+def never_above(url: str, limit: int, paths=tuple(BODIES), clients: int = 64) -> None:
     """Every API, whole and streamed: as many as there is room for are served, the rest is refused before it begins."""
     with watched(url) as seen:
-        for path in BODIES:
+        for path in paths:
             for stream in (False, True):
-                answers = burst(url, path, stream=stream, clients=64, limit=limit)
+                answers = burst(url, path, stream=stream, clients=clients, limit=limit)
                 assert set(answers) == {(200, None), (429, f"{limit}/{limit}")}, (path, stream, answers)
                 assert answers[200, None] >= limit
     assert max(count for count, _ in seen) <= limit
@@ -120,3 +127,60 @@ def test_a_refused_result_can_still_be_used(fleet, correct, fresh, background):
         assert (answer.status_code, answer.headers[HEADER_FULL]) == (429, "2/2")
     correct(case, ask(d0.url, case, stream=True, kv_transfer_params=params))
     assert [answer.result().status_code for answer in long] == [200, 200]
+
+
+def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, tmp_path):
+    """Each of them fills every engine by what it reports: what is too much comes back and goes elsewhere, with its one prefill."""
+    p, d0, d1 = fleet.up("p", "d0", "d1")
+    urls = {engine.name: engine.url for engine in (p, d0, d1)}
+    # of a prompt below a block there is no result to keep: such a request is told to come back
+    cases = [case for case in OUTPUTS if len(str(case.prompt)) < 3000 and "one" not in case.name] * 2
+    settings = {
+        "model": NAME,
+        "lease_seconds": LEASE,
+        "max_in_flight": 3,
+        "max_waiting": 64,
+        "max_wait_seconds": SECONDS,
+    }
+    before = p.metric("vllm:request_success_total")
+    with (
+        router(tmp_path / "one", urls, **settings) as one,
+        router(tmp_path / "other", urls, **settings) as other,
+        watched(d0.url) as at_d0,
+        watched(d1.url) as at_d1,
+        concurrent.futures.ThreadPoolExecutor(len(cases)) as pool,
+    ):
+        answers = [
+            pool.submit(ask, (one, other)[at % 2].url, case, stream=at % 3 > 0)
+            for at, case in enumerate(cases)
+        ]
+        for case, answer in zip(cases, answers, strict=True):
+            correct(case, answer.result())
+        declined = sum(each.counter("retries", cause="full") for each in (one, other))
+        others = sum(each.counter("retries") for each in (one, other)) - declined
+    assert max(count for count, _ in at_d0 + at_d1) <= 3
+    prefills = p.metric("vllm:request_success_total") - before
+    assert len(cases) <= prefills <= len(cases) + others, (
+        "one prefill for each request, however often it was declined"
+    )
+    wait_for(lambda: load(d0.url) == load(d1.url) == 0, "the counts to be zero", 60)
+
+
+@pytest.mark.long  # tests/unit/test_engine_limit.py shares a count between processes
+@pytest.mark.parametrize(
+    "arguments",
+    [("--api-server-count", "2"), ("--data-parallel-size", "2", "--enable-expert-parallel")],
+    ids=["two API servers", "two ranks, each with a server"],
+)
+def test_api_servers_share_the_limit(tmp_path, plugin, arguments):
+    env = {"ELDR_CPU_EXPERT_PARALLEL": "1"}  # its kernels on a CPU
+    setup = Setup(role="decode", plugin=plugin, max_len=512, arguments=arguments, env=env)
+    engine = Engine("d-shared", setup, Path(os.environ["ELDR_VLLM"]), tmp_path)
+    with serving(engine):
+        never_above(engine.url, 4, clients=32)
+        wide = httpx.get(engine.url + PATH_LOAD, timeout=60).json()["limit"]
+        assert wide == 16 * (2 if "--data-parallel-size" in arguments else 1)
+        engine.kill()
+        engine.start()
+        wait_for(engine.ready, "it to serve again", 240, engine.tail)
+        assert load(engine.url) == 0

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from eldr.engine.balance.agreement import compare
 from eldr.engine.balance.choose import choose
 
 
@@ -24,15 +23,12 @@ class Layer:
     places : Tensor of int32, shape (P,)
         Which physical expert computes the tokens of each physical expert.
     figures : Tensor of int32, shape (N_FIGURES,)
-    trouble : Tensor of int32, shape ()
-        See :func:`eldr.engine.balance.agreement.compare`.
     """
 
     table: torch.Tensor
     count: torch.Tensor
     places: torch.Tensor
     figures: torch.Tensor
-    trouble: torch.Tensor
     experts_per_rank: int
     ranks: int
 
@@ -47,11 +43,10 @@ def decide(said: torch.Tensor, layer: Layer) -> None:
 
     Parameters
     ----------
-    said : Tensor of int32, shape (P + N_TAIL,)
-        How many ranks would use each physical expert by vLLM's choice, and the sum of their tails.
+    said : Tensor of int32, shape (P + 1,)
+        How many ranks would use each physical expert by vLLM's choice; the last one does not count.
     """
     total, per_rank = layer.total, layer.experts_per_rank
-    compare(said[total:], layer.ranks, layer.trouble)
     used = (said[:total] > 0).tolist()
     replicas = [
         [place for place in row if place < total]

@@ -11,15 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
-from eldr.engine.balance.agreement import BROKEN, N_TAIL, N_WORDS
 from eldr.engine.balance.choose_host import Layer, columns_of
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
 _FAR = tl.constexpr(1 << 30)
-_N_WORDS, _BROKEN = tl.constexpr(N_WORDS), tl.constexpr(N_TAIL + BROKEN)
 _FULLEST, _ALL = tl.constexpr(FULLEST), tl.constexpr(ALL)
 _FULLEST_VLLM, _ALL_VLLM = tl.constexpr(FULLEST_VLLM), tl.constexpr(ALL_VLLM)
-_PADDED_WORDS = tl.constexpr(triton.next_power_of_2(N_WORDS))
 _IDS = tl.constexpr(256)  # that a program of _remap takes
 _WIDE = 512
 """Experts that one warp holds in its registers; no barriers between threads then."""
@@ -37,7 +34,6 @@ def _decide(
     replica_count,
     places,
     figures,
-    trouble,
     row,
     columns,
     n_experts,
@@ -54,15 +50,6 @@ def _decide(
     most = tl.minimum(tl.max(replicas, axis=0), columns)
     total = per_rank * ranks
     ids = logical_to_physical + expert.to(tl.int64) * row
-
-    # what the others' tails tell
-    tail = said + total
-    word = tl.arange(0, _PADDED_WORDS)
-    sums = tl.load(tail + word, mask=word < _N_WORDS, other=0).to(tl.int64)
-    squares = tl.load(tail + _N_WORDS + word, mask=word < _N_WORDS, other=0).to(tl.int64)
-    differ = tl.sum((ranks * squares != sums * sums).to(tl.int32), axis=0) > 0
-    if differ | (tl.load(tail + _BROKEN) > 0):
-        tl.store(trouble, 1)
 
     # what vLLM's choice would load
     slot = tl.arange(0, padded_per_rank)
@@ -175,7 +162,7 @@ def decide(said: torch.Tensor, layer: Layer) -> None:
     }
     sizes = {name: triton.next_power_of_2(n) for name, n in padded.items()}
     warps = 1 if sizes["padded_experts"] <= _WIDE else 4
-    tensors = said, layer.table, layer.count, layer.places, layer.figures, layer.trouble
+    tensors = said, layer.table, layer.count, layer.places, layer.figures
     row, columns = layer.table.stride(0), columns_of(layer.table, layer.total)
     numbers = row, columns, experts, layer.experts_per_rank, layer.ranks
     _decide[(1,)](*tensors, *numbers, **sizes, num_warps=warps)

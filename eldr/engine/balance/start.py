@@ -19,7 +19,7 @@ import eldr
 from eldr.contract import ENV_BALANCE
 from eldr.engine.balance import replicas
 from eldr.engine.balance.agreement import gather
-from eldr.engine.balance.choice import Balance, Group, Rules, alone, form_for
+from eldr.engine.balance.choice import Balance, Group, alone, form_for
 from eldr.engine.balance.setting import MOST_RANKS
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
@@ -58,16 +58,16 @@ def start(config: Any, *, activations: bool) -> Balance | None:
         raise UnsupportedEngineError(why)
     if not found:
         return None
-    same = repr(sorted(identity.items()))
     maps = [(layer.layer_name, layer.router.eplb_state) for layer in found]
-    shape = Group(group.world_size, found[0].routed_experts.local_num_experts, group.all_reduce)
-    rules = Rules(
-        form_for(maps[0][1].logical_replica_count.device),
-        config.model_config.get_num_experts_per_tok(),
-        same,
+    shape = Group(
+        group.world_size,
+        found[0].routed_experts.local_num_experts,
+        group.all_reduce,
+        lambda said: gather(said, group),
     )
+    form = form_for(maps[0][1].logical_replica_count.device)
     with alone("replicas cannot be chosen"):  # the others are in a collective by now
-        balance = Balance(maps, shape, rules)
+        balance = Balance(maps, shape, form, config.model_config.get_num_experts_per_tok())
         balance.try_out()
     replicas.after_moves(balance.follow)
     for number, layer in enumerate(found):

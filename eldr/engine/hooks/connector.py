@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-from eldr.contract import ELDR_KEY, ENV_BALANCE
+from eldr.contract import ELDR_KEY
 from eldr.engine import metrics, needs, refusal
 from eldr.engine.balance import setting, start
 from eldr.engine.balance.choice import Balance
@@ -27,7 +27,7 @@ from eldr.engine.capture.cache import full_attention_group
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullWatch, offered, withdraw
 from eldr.engine.decode.windows import Windows
-from eldr.engine.errors import RankAloneError, UnsupportedEngineError
+from eldr.engine.errors import UnsupportedEngineError
 from eldr.engine.hooks import compatibility
 from eldr.engine.messages import StepReport
 from eldr.engine.orders import Orders
@@ -44,7 +44,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     """vLLM's hooks, handed to the half that this process runs.
 
     An exception in a hook ends counting, and vLLM gets the answer of a connector that has nothing to do. Only a configuration
-    that is refused, and ranks that compute different things, or can no longer tell, end the engine.
+    that is refused, and ranks that would compute different things, end the engine.
 
     Parameters
     ----------
@@ -94,9 +94,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                     hash_size=None if sizes is None else sizes[1],
                     counting=self._counting,
                 )
-            if self._balances and self._scheduler is None:  # what ranks report would not be read
-                with refusal.told():
-                    raise UnsupportedEngineError(f"{ENV_BALANCE}: {self._counting.stopped}; unset it")
 
     def _counts_prompts(self) -> bool:
         kv_role = self._kv_transfer_config.kv_role
@@ -136,8 +133,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 counting=self._counting,
             )
         agree(self._vllm_config, self._counting, self._worker)
-        if self._worker is None:
-            self._end_unreported()
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
@@ -178,14 +173,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._worker is not None:
                 return self._reports.pop() if self._reports else self._worker.finish()
-        self._end_unreported()
         return StepReport({}, counting=self._counting) if self._counting.stopped else None
-
-    def _end_unreported(self) -> None:
-        """End a process whose ranks choose replicas: that they disagree could not be reported."""
-        if self._balance is not None:
-            with refusal.told():
-                raise RankAloneError(f"ELDR: what ranks chose cannot be reported: {self._counting.stopped}")
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""
@@ -235,7 +223,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._scheduler is not None:
                 self._scheduler.pulls.arrived(connector_output.finished_recving)
-        with self._counting, refusal.told():
+        with self._counting:
             if self._scheduler is not None:
                 self._scheduler.update(connector_output.kv_connector_worker_meta)
 

@@ -167,9 +167,8 @@ class Bench:
 
         def balance(device: Any, form: choice.Form) -> Any:
             maps = _maps(self.torch, placed, shape.experts, device)
-            group = choice.Group(ranks, physical // ranks, lambda said: said * ranks)
-            rules = choice.Rules(form, shape.top_k, "bench")
-            return choice.Balance([("layer", maps)], group, rules)
+            group = choice.Group(ranks, physical // ranks, lambda said: said * ranks, lambda said: [said])
+            return choice.Balance([("layer", maps)], group, form, shape.top_k)
 
         vllms = of[ids.long()].to(self.torch.int32)
         ours = balance(self.device, choice.in_triton())

@@ -34,16 +34,17 @@ class Saboteur(Idle):
             self._miss_a_move()
 
     def _miss_a_move(self) -> None:
-        """Have two experts exchange their places at the end of a step, where EPLB moves experts."""
+        """Have two experts exchange their places when EPLB next moves experts on all ranks."""
         step, asked = EplbState.step, self._folder / "maps"
 
         def stepped(state: EplbState, *args: Any, **kwargs: Any) -> None:
+            layers = self._vllm_config.compilation_config.static_forward_context.values()
+            maps = next(layer.router.eplb_state for layer in layers if hasattr(layer, "router"))
+            table = maps.logical_to_physical_map
+            before = table._version
             step(state, *args, **kwargs)
-            if asked.exists():
+            if asked.exists() and table._version != before:
                 asked.unlink()
-                layers = self._vllm_config.compilation_config.static_forward_context.values()
-                maps = next(layer.router.eplb_state for layer in layers if hasattr(layer, "router"))
-                table = maps.logical_to_physical_map
                 table[[0, 1], 0] = table[[1, 0], 0]
 
         EplbState.step = stepped
