@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import httpx
 import pytest
 
 from eldr import contract
 from tests.e2e.conftest import NAME, System, kill, process, usual
+from tests.e2e.meanwhile import Meanwhile
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
@@ -24,7 +24,7 @@ FAILS_SECONDS = 30.0
 """After requests have failed for so long, ``Available`` must be False."""
 LATE_SECONDS = 10.0
 """That an operator on a busy machine may take to see it."""
-ANSWER_SECONDS, EVERY_SECONDS = 5.0, 0.5
+ANSWER_SECONDS = 5.0
 
 
 class Seen(NamedTuple):
@@ -35,26 +35,13 @@ class Seen(NamedTuple):
     available: str
 
 
-class Client:
-    """Sends a request to the routers behind the Service twice a second while its ``with`` block runs."""
+class Client(Meanwhile):
+    """Sends one request after another to the routers behind the Service while its ``with`` block runs."""
 
     def __init__(self, system: System) -> None:
+        super().__init__()
         self.seen: list[Seen] = []
         self._system = system
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(EVERY_SECONDS):
-            self._look()
 
     def until(self, available: str, *, is_served: bool) -> float:
         """Wait until requests fare like this and ``Available`` says so; return for how many seconds requests had fared like this."""

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from eldr import centroids, contract
 from eldr.sim import traces
 from eldr_demo.arrivals import ClosedLoop
 from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, failed, fit, traffic
+from tests.e2e.connections import Connection, Connections
+from tests.support.policies import Peer, admits
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
@@ -34,16 +37,60 @@ def active(system: System) -> str | None:
     return (system.get("eldr")["status"].get("centroids", {}).get("active") or {}).get("fit")
 
 
-async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
-    await send(system, 600)
-    system.apply(fit("first"))
-    wait_for(
-        lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",
-        "the fit",
-        90,
-        show=lambda: system.condition("ef", "first", "Succeeded"),
+def pods_by(system: System) -> dict[str, tuple[Peer, str, str]]:
+    """Return every pod by name: who it is, its address, and what it is called below."""
+    namespaces = system.kube.request("GET", "/api/v1/namespaces")["items"]
+    spaces = {each["metadata"]["name"]: each["metadata"]["labels"] for each in namespaces}
+    found = {}
+    for pod in system.kube.request("GET", "/api/v1/pods")["items"]:
+        space, labels = pod["metadata"]["namespace"], pod["metadata"].get("labels", {})
+        kind = "fit" if contract.LABEL_FIT in labels else labels.get(contract.LABEL_ROLE, "operator")
+        peer = Peer(space, spaces[space], labels)
+        found[pod["metadata"]["name"]] = peer, pod["status"].get("podIP", ""), kind
+    return found
+
+
+def check_policy(system: System, seen: Collection[Connection]) -> None:
+    """Hold connections that pods have opened against the policies, as a network that enforced them would have."""
+    pods, policies = pods_by(system), system.kube.list("NetworkPolicy")
+    targets = {
+        address: (peer, kind) for peer, address, kind in pods.values() if kind in ("prefill", "decode")
+    }
+    told = set()
+    for source, address, port in seen:
+        if source not in pods or address not in targets:
+            continue  # of another test's cluster
+        (peer, _, kind), (target, role) = pods[source], targets[address]
+        assert admits(policies, peer, target, port), f"{source} could not reach {address}:{port}"
+        told.add((kind, role, port))
+    router, engine, admin = contract.PORT_ROUTER, contract.PORT_ENGINE, contract.PORT_ADMIN
+    assert told >= {
+        ("prefill", "prefill", engine),
+        ("prefill", "decode", engine),
+    }
+    # these ask within milliseconds, mostly too short to be seen
+    operator, job = (
+        next(peer for peer, _, kind in pods.values() if kind == wanted) for wanted in ("operator", "fit")
     )
-    wait_for(lambda: active(system) == "first", "activation")
+    prefill = [peer for peer, kind in targets.values() if kind == "prefill"]
+    assert all(admits(policies, who, peer, admin) for who in (operator, job) for peer in prefill)
+    decode = next(peer for peer, kind in targets.values() if kind == "decode")
+    assert admits(policies, operator, decode, router)
+    assert not admits(policies, operator, decode, engine)
+
+
+async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
+    with Connections() as connections:
+        await send(system, 600)
+        system.apply(fit("first"))
+        wait_for(
+            lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",
+            "the fit",
+            90,
+            show=lambda: system.condition("ef", "first", "Succeeded"),
+        )
+        wait_for(lambda: active(system) == "first", "activation")
+    check_policy(system, connections.seen)
     system.wait("CentroidsActive", status="True", reason="Active")
     assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("MarginalUnion", "first")}
     await send(system, 60)
