@@ -119,9 +119,8 @@ class Balance:
             self.figures = torch.zeros(len(layers), N_FIGURES, dtype=torch.int32)
             places = torch.arange(group.experts, dtype=torch.int32).repeat(len(layers), 1)
             self._said = torch.zeros(group.experts + 1, dtype=torch.int32)
-            self._only = torch.zeros(
-                1, dtype=torch.int32
-            )  # the layers that ids have here; and the tail of what is said
+            # the only layer that ids have here, and the tail of what is said
+            self._only = torch.zeros(1, dtype=torch.int32)
         per_rank, ranks = group.experts_per_rank, group.ranks
         self.layers = [
             Layer(table, count, places[i], self.figures[i], per_rank, ranks)
