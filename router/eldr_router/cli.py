@@ -96,7 +96,7 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
     "--max-bodies-mebibytes",
     type=click.IntRange(1),
     default=512,
-    help="Bodies held together: requests until their answers begin, answers put together or not read. Beyond it 503. Sending one needs a second copy.",
+    help="Bodies held together: requests until their answers begin, and answers not read. Beyond it 503. Sending one needs a second copy.",
 )
 @_option(
     "--max-waiting",

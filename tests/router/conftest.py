@@ -201,7 +201,7 @@ async def serving(
             router = Router(app, {engine.name: engine for engine in made}, options["workers"], client)
             await until(app.is_ready, "the router to be ready")
             yield router
-            await until(router.idle, f"in-flight counts to return to zero: {app.services.registry!r}")
+            await until(router.idle, "in-flight counts to return to zero")
         finally:
             await app.stop()
 

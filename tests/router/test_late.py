@@ -112,6 +112,19 @@ async def test_a_whole_answer_outlasts_the_lease_where_the_engine_keeps_the_dead
         assert router.counter("expired_results") == 0
 
 
+@pytest.mark.slow
+async def test_an_answer_says_itself_whether_its_engine_keeps_the_deadline(start):
+    """Another engine may have taken the address since the last report."""
+    async with start("p0", "d0", lease_seconds=LEASE) as router:
+        router["d0"].limit = 8
+        await router.poll()
+        router["d0"].limit = None
+        router["d0"].script.append(whole(1.3))
+        got = await router.post()
+        assert WRONG not in got.text
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+
+
 async def test_decode_engines_are_told_until_when_they_may_pull(start):
     async with start("p0", "d0", lease_seconds=100.0) as router:
         before = time.time()

@@ -79,11 +79,6 @@ def in_triton() -> Form:
     return Form(kernels_triton.flag_experts, choose_triton.decide, choose_triton.remap)
 
 
-def form_for(device: torch.device) -> Form:
-    """Return the form that a device runs: Triton on GPUs, the host elsewhere."""
-    return in_triton() if device.type == "cuda" else ON_HOST  # ROCm calls itself so, too
-
-
 @contextmanager
 def alone(what: str) -> Iterator[None]:
     """Raise what fails here as a RankAloneError: other ranks wait for this one until it ends."""
@@ -170,14 +165,15 @@ class Balance:
         if versions == self._seen:
             return
         total = self._group.experts
-        held = [(replicas_of(table, count, total).cpu(), count.cpu()) for table, count in self._maps]
-        digests = [hashlib.sha256(one.numpy().tobytes()).hexdigest() for maps in held for one in maps]
-        if len(set(self._group.gather(" ".join(digests)))) > 1:
+        held = torch.stack([replicas_of(table, count, total) for table, count in self._maps]).cpu()
+        counts = torch.stack([count for _, count in self._maps]).cpu()
+        digest = hashlib.sha256(held.numpy().tobytes() + counts.numpy().tobytes()).hexdigest()
+        if len(set(self._group.gather(digest))) > 1:
             raise RanksDisagreeError(
                 "ELDR: the ranks' maps of experts differ. Answers would be wrong without an error, so the engine ends: unset ELDR_BALANCE, "
                 "and report this"
             )
-        for name, (replicas, count) in zip(self._names, held, strict=True):
+        for name, replicas, count in zip(self._names, held, counts, strict=True):
             if len(set(replicas[replicas < total].tolist())) < total or int(count.sum()) != total:
                 raise UnsupportedEngineError(
                     f"ELDR: {name}: its maps place {int(count.sum())} replicas in {total} places, or leave places empty; this vLLM "

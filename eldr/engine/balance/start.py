@@ -19,7 +19,7 @@ import eldr
 from eldr.contract import ENV_BALANCE
 from eldr.engine.balance import replicas
 from eldr.engine.balance.agreement import gather
-from eldr.engine.balance.choice import Balance, Group, alone, form_for
+from eldr.engine.balance.choice import ON_HOST, Balance, Group, alone, in_triton
 from eldr.engine.balance.setting import MOST_RANKS
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
@@ -65,7 +65,8 @@ def start(config: Any, *, activations: bool) -> Balance | None:
         group.all_reduce,
         lambda said: gather(said, group),
     )
-    form = form_for(maps[0][1].logical_replica_count.device)
+    on = maps[0][1].logical_replica_count.device
+    form = in_triton() if on.type == "cuda" else ON_HOST  # ROCm calls itself so, too
     with alone("replicas cannot be chosen"):  # the others are in a collective by now
         balance = Balance(maps, shape, form, config.model_config.get_num_experts_per_tok())
         balance.try_out()

@@ -16,7 +16,7 @@ MAX_HEADERS = 128
 
 
 class Budget:
-    """Memory for all bodies of a port: requests, those that are still arriving included, and answers that are put together or not read.
+    """Memory for all bodies of a port: requests, those that are still arriving included, and answers not read.
 
     Parameters
     ----------

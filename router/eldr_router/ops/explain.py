@@ -78,10 +78,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "cost_seconds": None,
         }
     try:
-        turn = registry.turns(ROLE_DECODE) + 1
-        decision = services.placer.decide(
-            table, signature, (), sequences, turn, domain=domain, context=context
-        )
+        decision = services.placer.decide(table, signature, (), sequences, 0, domain=domain, context=context)
     except RouterError as error:
         answer["error"] = {"status": error.status, "code": error.code, "message": error.message}
         return {**answer, "engines": list(rows.values())}

@@ -215,22 +215,22 @@ def _connected(state: State, event: Connected) -> Step:
             # prefill may take longer than its lease: then no result is ever of use
             state = replace(state, split=False)
         return _expired(state, event.engine, event.at)
-    trusted = event.guards and not state.streams
-    return replace(state, held=False, trusted=trusted), (Send(kv=state.held),)
+    return replace(state, held=False), (Send(kv=state.held),)
 
 
-def _is_late(state: State, at: float) -> bool:
-    return at > state.expires and not state.trusted
+def _is_late(state: State, event: Heard | Ready | Tick) -> bool:
+    # a whole answer of an engine that keeps the deadline of the pull counts whenever it comes
+    return event.at > state.expires and (state.streams or not event.guards)
 
 
 def _heard(state: State, event: Heard) -> Step:
-    if _is_late(state, event.at):
+    if _is_late(state, event):
         return _expired(state, event.engine, event.at)
     return (state if state.expires == math.inf else replace(state, expires=math.inf)), ()
 
 
 def _ready(state: State, event: Ready) -> Step:
-    if _is_late(state, event.at):
+    if _is_late(state, event):
         return _expired(state, event.engine, event.at)
     blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
     state = replace(state, phase=_ANSWER, expires=math.inf, suspect=None)
@@ -238,7 +238,7 @@ def _ready(state: State, event: Ready) -> Step:
 
 
 def _tick(state: State, event: Tick) -> Step:
-    return _expired(state, event.engine, event.at) if _is_late(state, event.at) else (state, ())
+    return _expired(state, event.engine, event.at) if _is_late(state, event) else (state, ())
 
 
 def _expired(state: State, engine: Engine, at: float) -> Step:
@@ -252,6 +252,8 @@ def _expired(state: State, engine: Engine, at: float) -> Step:
 
 
 def _decode_broken(state: State, event: Broken) -> Step:
+    if event.cause in _PULL and event.at > state.expires:  # the engine kept the deadline: nobody is to blame
+        return _expired(state, event.engine, event.at)
     return _again(state, event)
 
 

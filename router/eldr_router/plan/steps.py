@@ -57,8 +57,6 @@ class State(Struct, frozen=True):
         There is a result that no engine was sent.
     expires : float
         Until when the result may be pulled; infinite once the pull is known to be over.
-    trusted : bool
-        The decode engine keeps the pull's deadline, and its answer comes in one piece, at whatever time.
     refused, broken : frozenset of Engine
         Engines to avoid in this leg, and those that failed this request.
     suspect : tuple or None
@@ -79,7 +77,6 @@ class State(Struct, frozen=True):
     source: Engine = None
     held: bool = False
     expires: float = math.inf
-    trusted: bool = False
     refused: frozenset[Engine] = frozenset()
     broken: frozenset[Engine] = frozenset()
     suspect: tuple[str, Engine, Engine] | None = None
@@ -115,11 +112,10 @@ class Exhausted(Struct, frozen=True):
 
 
 class Connected(Struct, frozen=True):
-    """A decode engine accepted a connection; nothing is sent yet. ``guards``: it keeps the deadlines of pulls."""
+    """A decode engine accepted a connection; nothing is sent yet."""
 
     engine: Engine
     at: float
-    guards: bool = False
 
 
 class Prefilled(Struct, frozen=True):
@@ -131,17 +127,19 @@ class Prefilled(Struct, frozen=True):
 
 
 class Heard(Struct, frozen=True):
-    """A decode engine said something that comes after its pull."""
+    """A decode engine said something that comes after its pull; ``guards``: it keeps the deadlines of pulls."""
 
     engine: Engine
     at: float
+    guards: bool = False
 
 
 class Ready(Struct, frozen=True):
-    """What a decode engine said is worth the beginning of a response."""
+    """What a decode engine said is worth the beginning of a response; ``guards`` as in :class:`Heard`."""
 
     engine: Engine
     at: float
+    guards: bool = False
 
 
 class Answered(Struct, frozen=True):
@@ -168,10 +166,11 @@ class Ended(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """Time passes while an engine is silent."""
+    """Time passes while an engine is silent; ``guards``: as it last reported."""
 
     engine: Engine
     at: float
+    guards: bool = False
 
 
 class Again(Struct, frozen=True):

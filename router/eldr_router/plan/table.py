@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class SetRef(Struct, frozen=True):
 class DomainShare(Struct, frozen=True, forbid_unknown_fields=True):
     """A domain, and its share of the engines against the other domains' shares."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")]
     share: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
 
 
@@ -161,14 +162,15 @@ def read(fields: object, kind: type[Read]) -> Read:
     """Read what JSON or YAML held; RoutingError names the field, what it may be, and the value."""
     try:
         return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         problem = str(error)
     wanted, _, path = problem.partition(" - at `$")
     where, value = path.strip(".`"), fields
     if not where:
         raise RoutingError(f"{problem:.200}")
-    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-        value = value[name or int(index)]  # type: ignore[index]
+    with contextlib.suppress(LookupError, TypeError):  # sets, and names like paths: YAML has them
+        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            value = value[name or int(index)]  # type: ignore[index]
     wanted = wanted.partition(", got ")[0]
     raise RoutingError(f"{where}: {wanted[0].lower()}{wanted[1:]:.200}, got {shown(value)}")
 

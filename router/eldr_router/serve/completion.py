@@ -170,7 +170,8 @@ class Completion:
             if now > self._state.expires:
                 self.look()
         elif self._leg is not None:
-            self.handle(steps.Tick(self._leg.endpoint, now))
+            endpoint = self._leg.endpoint
+            self.handle(steps.Tick(endpoint, now, endpoint.load is not None))
 
     def look(self) -> None:
         """See :class:`eldr_router.serve.queue.Result`."""

@@ -86,8 +86,7 @@ class DecodeLeg(Leg):
 
     def on_connected(self) -> None:
         """Ask before anything is sent: the blocks may not be pulled any longer."""
-        guards = self.endpoint.load is not None  # the plug-in keeps the deadlines of pulls
-        self._flow.handle(Connected(self.endpoint, self._flow.now(), guards))
+        self._flow.handle(Connected(self.endpoint, self._flow.now()))
 
     def on_head(self, head: ResponseHead) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
@@ -98,11 +97,13 @@ class DecodeLeg(Leg):
             self._first = FirstEvent(self._search, skip=self._is_opening)
             self._relay = Relay(head.body, dechunk=self._dechunk)
             return
-        self._flow.handle(Heard(self.endpoint, self._flow.now()))  # whole answers come after their last token
+        self._flow.handle(
+            Heard(self.endpoint, self._flow.now(), self.reports)
+        )  # it comes after the last token
         short = isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD
         if not short and not self._left:
             self._relay = Relay(head.body, dechunk=self._dechunk)
-            self._flow.handle(Ready(self.endpoint, self._flow.now()))
+            self._flow.handle(Ready(self.endpoint, self._flow.now(), self.reports))
 
     def on_body(self, data: bytes, boundary: int) -> None:
         """Pass bytes on, or keep them until it is safe to."""
@@ -189,4 +190,4 @@ class DecodeLeg(Leg):
         if answers.is_aborted(body, self._api.is_cut, self._api.hint):
             self._broken("aborted", "it cut the answer short; it is shutting down", unavailable=True)
             return
-        self._flow.handle(Ready(self.endpoint, self._flow.now()))
+        self._flow.handle(Ready(self.endpoint, self._flow.now(), self.reports))

@@ -60,6 +60,7 @@ class Leg:
         "endpoint",
         "head",
         "payload",
+        "reports",
     )
 
     def __init__(self, flow: Flow, pool: Pool, endpoint: Endpoint, lease: Lease) -> None:
@@ -74,6 +75,7 @@ class Leg:
         self.head: ResponseHead | None = None
         self.payload: list[bytes] | None = []
         self.body = b""
+        self.reports = False  # with this answer: then it has the plug-in, which keeps the deadlines of pulls
 
     def connect(self) -> None:
         """Get a connection: at once if one rests in the pool."""
@@ -134,6 +136,7 @@ class Leg:
         """See :class:`eldr_router.net.outbound.Receiver`."""
         self.head = head
         if (load := load_of(head)) is not None and not self._left:
+            self.reports = True
             self.endpoint.report(load, self._flow.now())
 
     def on_body(self, data: bytes, boundary: int) -> None:

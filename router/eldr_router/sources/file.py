@@ -30,7 +30,7 @@ Stamp = tuple[int, int, int] | None
 class Worker(Struct, frozen=True, forbid_unknown_fields=True):
     """An engine; its name becomes a response header. ``kv`` is the same for engines that may exchange KV."""
 
-    name: Annotated[str, Meta(pattern="^[ -~]+$")]
+    name: Annotated[str, Meta(pattern=r"^[ -~]+\Z")]
     url: str
     slot: Annotated[int, Meta(ge=_NO_SLOT, le=1 << 20)] | None = None
     kv: str = ""

@@ -60,10 +60,6 @@ class Registry:
         self._are_mixed = False
         self._groups = 0
 
-    def __repr__(self) -> str:
-        loads = {role: {e.name: e.in_flight for e in self.endpoints(role)} for role in self._endpoints}
-        return f"<Registry {loads} undecided={self._undecided}>"
-
     def replace(self, role: str, specs: Iterable[EndpointSpec]) -> None:
         """Set the engines of a role; those that stay keep their load and health, whatever slot they have now."""
         old = self._endpoints[role]
@@ -141,10 +137,6 @@ class Registry:
     def turn(self, role: str) -> int:
         """Return a number that grows by one with every choice of a role; it rotates ties."""
         self._turns[role] += 1  # per role: with one for both, two engines would never take turns
-        return self._turns[role]
-
-    def turns(self, role: str) -> int:
-        """Return the last number of :meth:`turn`."""
         return self._turns[role]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:

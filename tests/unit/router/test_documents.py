@@ -173,6 +173,11 @@ def test_a_worker_file():
         ),
         ('decode: [{name: "a\\r\\nb", url: "http://h"}]', r"decode\[0\].name"),
         ("policy: x", "policy"),
+        ('decode: [{name: "d0\\n", url: "http://h"}]', r"decode\[0\].name"),
+        ("decode: !!set {a}", "decode"),
+        ("domains: !!set {a}", "domains"),
+        ('"\\ud800": 1', "surrogates not allowed"),
+        ('"x - at `$.foo": 1', "unknown field"),
     ],
 )
 def test_worker_files_that_are_refused(text, names):

@@ -29,7 +29,6 @@ class Driver:
     pulled: set = field(default_factory=set)  # results that an engine may have pulled
     handed: bool = False
     expires: float = math.inf
-    trusted: bool = False
     answers: list = field(default_factory=list)
     freed: set = field(default_factory=set)
     kept: bool = False
@@ -125,7 +124,6 @@ class Driver:
                 assert isinstance(self.leg, steps.Decode)
                 assert not self.sent
                 self.sent = True
-                self.trusted = event.guards and not self.state.streams
                 if kv:
                     assert self.handed
                     assert self.result not in self.pulled, "a prefill result is used once"
@@ -139,7 +137,7 @@ class Driver:
             case steps.Begin():
                 assert self.sent
                 assert not self.answers
-                assert self.trusted or at <= self.expires, (
+                assert at <= self.expires or (event.guards and not self.state.streams), (
                     "nothing that may rest on overwritten blocks reaches the client"
                 )
                 self.answers.append(action)
@@ -190,7 +188,7 @@ def events(legs=("p0", "d0", "d1")):
     yield steps.Broken(prefill, "busy", "x")
     for at in (EARLY, LATE):
         yield steps.Connected("d0", at)
-        yield steps.Connected("d0", at, guards=True)
+        yield steps.Ready("d0", at, guards=True)
         yield steps.Heard("d0", at)
         yield steps.Ready("d0", at)
 
@@ -284,20 +282,23 @@ def test_whatever_comes_after_the_lease_is_prefilled_again(late):
 
 
 def test_a_whole_answer_outlasts_its_lease_where_the_engine_keeps_the_deadline():
-    late = steps.Tick("d0", LATE), steps.Heard("d0", LATE), steps.Ready("d0", LATE)
-    _, done = play(PREFILLED, steps.Connected("d0", 1, guards=True), *late, state=State(streams=False))
+    begun, kinds = (PREFILLED, steps.Connected("d0", 1)), (steps.Tick, steps.Heard, steps.Ready)
+    _, done = play(*begun, *(late("d0", LATE, guards=True) for late in kinds), state=State(streams=False))
     assert isinstance(done[-1], steps.Begin)
-    _, done = play(PREFILLED, steps.Connected("d0", 1), late[0], state=State(streams=False))
+    for late in kinds:
+        _, done = play(
+            *begun, steps.Tick("d0", LATE, guards=True), late("d0", LATE), state=State(streams=False)
+        )
+        assert done[-1] == steps.Decode(kv=False, refused=frozenset(), broken=frozenset({"d0"}))
+        _, done = play(*begun, late("d0", LATE, guards=True))
+        assert isinstance(done[-1], steps.Prefill), "the first event of a stream shows the pull"
+
+
+def test_a_late_pull_that_an_engine_refused_is_nobodys_fault():
+    failed = steps.Broken("d0", "status", "x", at=LATE)
+    _, done = play(PREFILLED, steps.Connected("d0", 1), failed, state=State(streams=False))
     assert done[-1] == steps.Decode(kv=False, refused=frozenset(), broken=frozenset({"d0"}))
-
-
-def test_trust_ends_with_the_engine():
-    """A result that a full engine declined is as old as it was."""
-    guarded = steps.Connected("d0", 1, guards=True)
-    _, done = play(
-        PREFILLED, guarded, steps.Declined("d0"), steps.Connected("d1", LATE), state=State(streams=False)
-    )
-    assert isinstance(done[-1], steps.Prefill)
+    assert not {steps.Blame, steps.Free} & {type(action) for action in done}
 
 
 def blamed(done):
