@@ -45,9 +45,8 @@ def legs(path: str, raw: bytes) -> list[bytes]:
     body = plan.parse(raw, path)
     if plan.unsplittable(body) is not None:
         return [plan.decode_body(body, None, request_id="x")]
-    forms = dict.fromkeys(form for form in plan.forms(body, split=True) if form is not None)
-    decode = [plan.decode_body(body, PULL, form, 5.0, "x") for form in forms]
-    return [plan.prefill_body(body, "x"), *decode]
+    decode = plan.decode_body(body, PULL, 5.0, "x")
+    return [plan.prefill_body(body, "x"), decode]
 
 
 @pytest.fixture(scope="module")
