@@ -159,6 +159,31 @@ async def test_results_wait_for_a_place_though_all_prefills_end_together(tmp_pat
             assert len(set(made[1].blocks)) == len(made[1].blocks) == 4
 
 
+async def test_routers_that_are_cut_off_from_each_other_lose_no_place(tmp_path):
+    """Each goes on by what engines report: both together use all places, and no more."""
+    fields = {"limit": 8, "max_in_flight": 8}
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, **fields) as routers:
+        others = [peer for router in routers for peer in router.app.services.registry.peers.values()]
+        await until(lambda: all(peer.answered_at and not peer.problem for peer in others), "both to answer")
+        for router in routers:
+            for server, listener in router.app._listeners:
+                if server is router.app.admins:
+                    listener.close()
+            for connection in tuple(router.app.admins.connections):
+                connection._transport.abort()
+        await until(lambda: all(peer.problem for peer in others), "both to miss each other")
+        release = asyncio.Event()
+        made[1].script = Endless(slow(release))
+        asking = []
+        for at in range(8):
+            asking.append(asyncio.ensure_future(routers[at % 2].post(stream=True)))
+            await until(lambda: made[1].in_flight == len(asking), "it to run")
+        await until(lambda: all(totals(router) == [8] for router in routers), "both to see it")
+        assert [(await router.post()).status_code for router in routers] == [429, 429]
+        release.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+
+
 @pytest.mark.slow
 async def test_a_busy_router_may_use_all_places_and_the_others_see_it(tmp_path):
     fields = {"limit": 16, "max_in_flight": 16}
