@@ -166,6 +166,29 @@ def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, t
     wait_for(lambda: load(d0.url) == load(d1.url) == 0, "the counts to be zero", 60)
 
 
+def test_traffic_that_passes_a_router_counts(fleet, correct, tmp_path):
+    """Clients of an engine itself fill it, and the router sends requests elsewhere."""
+    urls = {engine.name: engine.url for engine in fleet.up("p", "d0", "d1")}
+    cases = [case for case in OUTPUTS if len(str(case.prompt)) < 3000 and "one" not in case.name][:4]
+    long = {"model": NAME, "prompt": PROMPT, "max_tokens": 300, "ignore_eos": True}
+    with (
+        router(tmp_path / "beside", urls, model=NAME, lease_seconds=LEASE, max_in_flight=3) as beside,
+        concurrent.futures.ThreadPoolExecutor(3) as pool,
+    ):
+        direct = [
+            pool.submit(httpx.post, f"{urls['d0']}/v1/completions", json=long, timeout=SECONDS)
+            for _ in range(3)
+        ]
+        totals = lambda: {engine["name"]: engine["total"] for engine in beside.state()["decode"]}  # noqa: E731
+        wait_for(lambda: totals()["d0"] == 3, "what passes the router to be seen", 60)
+        answers = [(case, ask(beside.url, case, stream=True), load(urls["d0"])) for case in cases]
+        for case, answer, _ in answers:
+            correct(case, answer)
+        elsewhere = [answer.headers["x-eldr-decode"] for _, answer, there in answers if there == 3]
+        assert set(elsewhere) == {"d1"}, "while the other one was full"
+        assert [one.result().status_code for one in direct] == [200] * 3
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
