@@ -191,14 +191,8 @@ def test_traffic_that_passes_a_router_counts(fleet, correct, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        pytest.param(("--api-server-count", "2"), id="two API servers"),
-        pytest.param(
-            ("--data-parallel-size", "2", "--enable-expert-parallel"),
-            id="two ranks, each with a server",
-            marks=pytest.mark.long,
-        ),
-    ],
+    [("--api-server-count", "2"), ("--data-parallel-size", "2", "--enable-expert-parallel")],
+    ids=["two API servers", "two ranks, each with a server"],
 )
 def test_api_servers_share_the_limit(tmp_path, plugin, arguments):
     env = {"ELDR_CPU_EXPERT_PARALLEL": "1"}  # its kernels on a CPU
