@@ -252,7 +252,9 @@ def _expired(state: State, engine: Engine, at: float) -> Step:
 
 
 def _decode_broken(state: State, event: Broken) -> Step:
-    if event.cause in _PULL and event.at > state.expires:  # the engine kept the deadline: nobody is to blame
+    if (
+        event.cause in _PULL and event.at > state.expires
+    ):  # the engine kept the deadline: neither end is to blame
         return _expired(state, event.engine, event.at)
     return _again(state, event)
 

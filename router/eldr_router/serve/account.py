@@ -14,7 +14,7 @@ from eldr_router.plan.apis import APIS
 from eldr_router.plan.fields import Fields
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import State
-from eldr_router.plan.usage import UNKNOWN, Usage, model_of
+from eldr_router.plan.usage import UNKNOWN, Usage, model_of, usage_of
 from eldr_router.serve.services import Services
 from eldr_router.state.endpoint import Endpoint
 from eldr_router.state.placer import Placement
@@ -139,10 +139,12 @@ class Account:
                 {"http.response.status_code": status}, self._services.clock() if streams else None
             )
 
-    def answered(self, usage: Usage) -> None:
-        """Take note that the response was given, and is over."""
+    def answered(self, end: bytes) -> None:
+        """Take note that the response was given, and is over; of its end a trace has how many tokens it was."""
         self.outcome = "ok"
-        self._usage = Usage(usage.input or self._usage.input, usage.output)
+        if self._trace is not None:
+            usage = usage_of(end)
+            self._usage = Usage(usage.input or self._usage.input, usage.output)
 
     def close(self, state: State) -> None:
         """Count the request, and leave a line and a log record behind where they are due."""

@@ -219,10 +219,10 @@ class Completion:
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
         self._account.asks("prefill", endpoint, choice.reason)
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
-        patience = self._services.settings.prefill_timeout_seconds
         self._asked = self.now()
         leg = self._leg = PrefillLeg(
-            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience, is_cut=body.api.is_cut
+            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, is_cut=body.api.is_cut,
+            patience=self._services.settings.prefill_timeout_seconds,
         )  # fmt: skip
         leg.connect()
 
@@ -329,7 +329,7 @@ class Completion:
     def _end(self, action: steps.End) -> None:  # noqa: ARG002
         leg = self._leg
         assert isinstance(leg, DecodeLeg)  # noqa: S101
-        self._account.answered(leg.usage)
+        self._account.answered(leg.end)
         if leg.whole:
             self._respond(leg, leg.endpoint.name)
         else:

@@ -12,7 +12,6 @@ from eldr_router.plan.apis import Api
 from eldr_router.plan.load import is_full
 from eldr_router.plan.relay import Relay
 from eldr_router.plan.steps import Connected, Declined, Ended, Heard, Ready
-from eldr_router.plan.usage import Usage, usage_of
 from eldr_router.serve.legs import OK, Flow, Leg
 from eldr_router.state.endpoint import Endpoint, Lease
 
@@ -75,9 +74,9 @@ class DecodeLeg(Leg):
         return self._relay is not None and self.head is not None and self.head.is_event_stream
 
     @property
-    def usage(self) -> Usage:
-        """What the engine said of the tokens of an answer that is over."""
-        return usage_of(self.body if self._relay is None else self._relay.end)
+    def end(self) -> bytes:
+        """The end of an answer that is over."""
+        return self.body if self._relay is None else self._relay.end
 
     @property
     def until_close(self) -> bool:
@@ -97,9 +96,8 @@ class DecodeLeg(Leg):
             self._first = FirstEvent(self._search, skip=self._is_opening)
             self._relay = Relay(head.body, dechunk=self._dechunk)
             return
-        self._flow.handle(
-            Heard(self.endpoint, self._flow.now(), self.reports)
-        )  # it comes after the last token
+        # a whole answer comes after its last token
+        self._flow.handle(Heard(self.endpoint, self._flow.now(), self.reports))
         short = isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD
         if not short and not self._left:
             self._relay = Relay(head.body, dechunk=self._dechunk)
