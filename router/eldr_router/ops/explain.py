@@ -78,7 +78,9 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "cost_seconds": None,
         }
     try:
-        decision = services.placer.decide(table, signature, (), sequences, 0, domain=domain, context=context)
+        decision = services.placer.decide(
+            table, signature, (), sequences, registry.turns[ROLE_DECODE] + 1, domain=domain, context=context
+        )
     except RouterError as error:
         answer["error"] = {"status": error.status, "code": error.code, "message": error.message}
         return {**answer, "engines": list(rows.values())}

@@ -41,6 +41,8 @@ class Registry:
     ----------
     peers : dict of Address to Peer
         The other routers, by admin address.
+    turns : dict of str to int
+        The last number of :meth:`turn` by role.
     on_room : callable
         Called where decode engines may have room that they had not.
     contexts : Contexts
@@ -55,7 +57,7 @@ class Registry:
         self._undecided = 0
         self._asked = -_BUSY_SECONDS
         self.on_room: Callable[[], None] = lambda: None
-        self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
+        self.turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
         self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
         self._are_mixed = False
         self._groups = 0
@@ -136,8 +138,8 @@ class Registry:
 
     def turn(self, role: str) -> int:
         """Return a number that grows by one with every choice of a role; it rotates ties."""
-        self._turns[role] += 1  # per role: with one for both, two engines would never take turns
-        return self._turns[role]
+        self.turns[role] += 1  # per role: with one for both, two engines would never take turns
+        return self.turns[role]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
         """Return the sequences in flight per engine, over all who send it some: as far as it reports them, else as if routers sent it alike."""
