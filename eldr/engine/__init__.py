@@ -14,7 +14,7 @@ halves            ``scheduler`` in the scheduler's process, ``worker`` in the wo
                   not used) in plain Python; ``ring`` carries finished requests to the API server, where ``records`` makes pages of them
 ``balance``       replicas chosen by activated experts: ``setting`` says whether, ``start`` compares the ranks, ``choice`` exchanges in each
                   step what ``choose_host`` or ``choose_triton`` chose by the rules of ``choose``; ``replicas`` and ``placement`` are
-                  the two places that know how vLLM lets us, ``agreement`` compares the ranks
+                  the two places that know how vLLM lets us, ``agreement`` asks all ranks
 ``capture``       how the ``routing`` of a forward pass becomes visible, or is ``recompute``-d from logits, ``union`` over ranks that have
                   requests of their own, and the counting itself: ``kernels`` in torch, ``kernels_triton`` for GPUs; ``cache`` tells
                   which KV blocks are counted by

@@ -60,7 +60,7 @@ class DomainShare(Struct, frozen=True, forbid_unknown_fields=True):
     share: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
 
 
-class Settings(Struct, frozen=True):
+class PoolSettings(Struct, frozen=True):
     """What a routing document and a worker file have in common.
 
     Where ``max_waiting`` or ``max_wait_seconds`` is None, the router's own option counts; where ``max_load`` is, load is not bounded.
@@ -89,7 +89,7 @@ class Settings(Struct, frozen=True):
             raise ValueError(f"domains: every name counts once, got {shown(names)}")
 
 
-class Intent(Settings, frozen=True):
+class Intent(PoolSettings, frozen=True):
     """A routing document; see :data:`eldr.contract.ROUTING_VERSION`.
 
     ``slots`` are those that domains share: the first ones, so many, or these.

@@ -15,14 +15,13 @@ from msgspec.structs import replace
 from eldr import centroids
 from eldr.contract import POLICY_DOMAIN, PORT_ENGINE, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, RoutingError, SetRef, Settings, read
+from eldr_router.plan.table import Intent, PoolSettings, RoutingError, SetRef, read
 from eldr_router.settings import SettingsError, parse_url
 from eldr_router.state.control import Control, MissingError
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
-_NO_SLOT = -1
 
 Stamp = tuple[int, int, int] | None
 
@@ -32,11 +31,11 @@ class Worker(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(pattern=r"^[ -~]+\Z")]
     url: str
-    slot: Annotated[int, Meta(ge=_NO_SLOT, le=1 << 20)] | None = None
+    slot: Annotated[int, Meta(ge=-1, le=1 << 20)] | None = None
     kv: str = ""
 
 
-class Workers(Settings, frozen=True, forbid_unknown_fields=True):
+class Workers(PoolSettings, frozen=True, forbid_unknown_fields=True):
     """A worker file."""
 
     prefill: tuple[Worker, ...] | None = None
@@ -72,7 +71,7 @@ def _endpoints(role: str, workers: tuple[Worker, ...]) -> list[EndpointSpec]:
         except SettingsError as error:
             raise RoutingError(str(error)) from None
         slot = index if worker.slot is None else worker.slot
-        slot = slot if role == ROLE_DECODE else _NO_SLOT
+        slot = slot if role == ROLE_DECODE else -1  # none
         specs[worker.name] = EndpointSpec(role, worker.name, host, port, slot, worker.kv)
     return list(specs.values())
 
