@@ -21,6 +21,7 @@ from eldr import centroids
 from eldr.centroids import CentroidSet
 from eldr.contract import PATH_STATE, POLICY_ELDR, POLICY_MARGINAL
 from eldr_bench.load import Target
+from eldr_bench.machine import ROOT
 from eldr_bench.mocks import EXPERTS, LAYERS, TOP_K
 from eldr_bench.proof import require
 from eldr_kube.ports import free_port, free_ports
@@ -109,7 +110,7 @@ def wait(what: str, problem: Callable[[], str]) -> None:
 
 @contextlib.contextmanager
 def process(core: int, *arguments: str, checkout: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program on one core, with the code of a checkout if one is named, which is Python."""
+    """Run a program on one core, with the packages of a folder if one is named."""
     env = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout}/router"} if checkout else None
     command = ["taskset", "-c", str(core), *arguments]
     child = subprocess.Popen(command, env=env, cwd=checkout, stdout=subprocess.DEVNULL)
@@ -151,7 +152,7 @@ def ours(
         command += [] if option in without else [f"--{option}", str(folder / value)]
     command += ["--port", str(port), "--admin-port", str(admin), *more]
     with process(ROUTER_CORE, *command, checkout=checkout) as child:
-        candidate = Candidate(name, child.pid, Target(port), policy, admin, compiled=checkout is None)
+        candidate = Candidate(name, child.pid, Target(port), policy, admin, compiled=checkout != str(ROOT))
 
         def problem() -> str:
             state = candidate.state()
