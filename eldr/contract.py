@@ -163,8 +163,6 @@ HEADER_DOMAIN: Final = "x-eldr-domain"
 HEADER_SESSION: Final = "x-session-id"
 """Request header: requests of the same value go to the same prefill engine while it has room; the name that vLLM's own
 router reads first. Forwarded to engines."""
-HEADER_SEQUENCES: Final = "x-eldr-sequences"
-"""Request header, router to engine: sequences that the request runs; without it the engine counts them in the body."""
 HEADER_LIMIT: Final = "x-eldr-limit"
 """Request header, router to engine: the request is refused where so many sequences are in flight, if that is less than the engine's own limit."""
 HEADER_LOAD: Final = "x-eldr-load"

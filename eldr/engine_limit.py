@@ -32,13 +32,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GENERATES = frozenset((
     "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages",
-    "/inference/v1/generate", "/cohere/v2/chat", "/invocations",
+    "/inference/v1/generate", "/cohere/v2/chat", "/invocations", "/generative_scoring", "/v1/systemone",
+    "/v1/audio/transcriptions", "/v1/audio/translations",
 ))  # fmt: skip
 """Paths of vLLM whose requests run sequences."""
 MOST_BODY = 256 << 20
 """Bytes of a request's body."""
 BODY_SECONDS = 60.0
-"""Longest wait for the next part of a body."""
+"""Longest wait for a body."""
 NO_LIMIT = 1 << 20
 """Sequences of an engine that reports its load and refuses nothing, as prefill engines do: their requests queue."""
 MOST_SEQUENCES = 1 << 16
@@ -82,6 +83,7 @@ class InFlight:
                 raise OSError(f"{path}: {_ROWS} processes serve this engine already")
             self._row = row
             self._cells[row] = 0
+            self.clear()
 
     @property
     def count(self) -> int:
@@ -208,7 +210,7 @@ class EngineLimit:
             return
         headers = dict(scope["headers"])
         in_flight = bound.in_flight
-        sequences = _number(headers.get(_SEQUENCES)) or sequences_of(path, body)
+        sequences = sequences_of(path, body)
         limit = min(_number(headers.get(_LIMIT)) or bound.limit, bound.limit)
         if sequences and not in_flight.take(sequences, limit):
             count = in_flight.count
@@ -245,9 +247,9 @@ class EngineLimit:
             leave()
 
 
-_SEQUENCES, _LIMIT, _LOAD, _FULL = (
-    name.encode() for name in (contract.HEADER_SEQUENCES, contract.HEADER_LIMIT, contract.HEADER_LOAD, contract.HEADER_FULL)
-)  # fmt: skip
+_LIMIT, _LOAD, _FULL = (
+    name.encode() for name in (contract.HEADER_LIMIT, contract.HEADER_LOAD, contract.HEADER_FULL)
+)
 
 
 class _BadBodyError(Exception):
@@ -260,22 +262,21 @@ async def _body_of(receive: Receive) -> bytes | None:
     """Return a request's whole body; None if the client went away."""
     parts: list[bytes] = []
     size = 0
-    while True:
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
                 message = await receive()
-        except TimeoutError:
-            raise _BadBodyError(
-                408, f"body: nothing came for {BODY_SECONDS:g} s; send the request again"
-            ) from None
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MOST_BODY:
-            raise _BadBodyError(413, f"body: more than {MOST_BODY >> 20} MiB; send less")
-        if not message.get("more_body", False):
-            return b"".join(parts)
+                if message["type"] == "http.disconnect":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > MOST_BODY:
+                    raise _BadBodyError(413, f"body: more than {MOST_BODY >> 20} MiB; send less")
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        text = f"body: it did not come within {BODY_SECONDS:g} s; send the request again"
+        raise _BadBodyError(408, text) from None
 
 
 def sequences_of(path: str, body: bytes) -> int:
@@ -295,7 +296,7 @@ def sequences_of(path: str, body: bytes) -> int:
 
 
 def _prompts(fields: dict[str, Any]) -> int:
-    prompts = [fields.get(name) for name in ("prompt", "prompt_embeds", "messages")]
+    prompts = [fields.get(name) for name in ("prompt", "prompt_embeds", "messages", "items")]
     return sum(
         len(each) if isinstance(each, list) and each and isinstance(each[0], list | str) else each is not None
         for each in prompts

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from eldr.contract import PATH_ACTIVATIONS, PATH_LOAD, PATH_METRICS
+from eldr.engine_limit import sequences_of
 from eldr_kube.ports import free_port
 from eldr_router.plan.apis import APIS
 
@@ -322,7 +323,7 @@ class FakeEngine:
         elif self.in_flight >= min(self.limit, int(exchange.seen.headers.get("x-eldr-limit", self.limit))):
             await full(exchange)
         else:
-            sequences = int(exchange.seen.headers.get("x-eldr-sequences", 1))
+            sequences = sequences_of(path.path, json.dumps(exchange.seen.body).encode())
             self.in_flight += sequences
             try:
                 await self._answer(exchange)

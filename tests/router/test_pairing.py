@@ -124,6 +124,24 @@ async def test_a_full_kind_sends_what_it_prefilled_whole_to_another(mixed):
         assert {each.status_code for each in await asyncio.gather(*asked)} == {200}
 
 
+async def test_where_all_kinds_are_full_a_result_waits_for_its_own(mixed):
+    async with mixed("p0:old", "p1:new", "d0:old", "d1:new") as router:
+        for name in ("d0", "d1"):
+            router[name].limit = 3
+        router["d1"].in_flight = 3
+        await router.poll()
+        router["d0"].in_flight = 3
+        asking = asyncio.create_task(router.post())
+        await until(lambda: router.counter("retries", leg="decode", cause="full"), "an engine to decline")
+        await until(lambda: router.app.services.waiting, "the result to wait")
+        for name in ("d0", "d1"):
+            router[name].in_flight = 0
+        await router.poll()
+        assert (await asking).status_code == 200
+        assert pairs(router) == {("old", "old"): 2}, "declined once, then pulled"
+        assert [len(router[name].requests) for name in ("p0", "p1", "d1")] == [1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "behaviour"),
     [

@@ -87,8 +87,10 @@ def never_above(url: str, limit: int, paths=tuple(BODIES), clients: int = 64) ->
                 assert set(answers) == {(200, None), (429, f"{limit}/{limit}")}, (path, stream, answers)
                 assert answers[200, None] >= limit
     assert max(count for count, _ in seen) <= limit
-    # a cancelled or finished request leaves vLLM's own gauge one step later than our count
-    assert sum(has > limit for _, has in seen) <= len(seen) / 4, seen
+    # a cancelled or finished request leaves vLLM's own gauge a step later than our count
+    above = [has > limit for _, has in seen]
+    assert not any(map(all, zip(above, above[1:], above[2:], strict=False))), seen
+    assert max(has for _, has in seen) <= 2 * limit, seen
     wait_for(lambda: load(url) == 0, "the count to be zero", 60)
 
 
@@ -100,19 +102,38 @@ def test_an_engine_never_runs_more_than_its_limit(fleet):
     assert d0.metric(METRIC_IN_FLIGHT) == 0
 
 
+@contextlib.contextmanager
+def open_streams(url: str, path: str, count: int = 4):
+    """Have clients read the beginning of long answers, and leave."""
+    body = {"model": NAME, "stream": True, **BODIES[path]}
+    body |= {key: 400 for key in ("max_tokens", "max_output_tokens") if key in body}
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(timeout=SECONDS))
+        for _ in range(count):
+            assert stack.enter_context(client.stream("POST", url + path, json=body)).status_code == 200
+        assert load(url) == count
+        yield
+
+
+def leave(url: str, path: str, *, stream: bool) -> None:
+    """Have clients leave before their answers are complete: none of them may be counted any longer."""
+    if stream:
+        with open_streams(url, path):
+            pass
+    else:
+        body = {"model": NAME, **BODIES[path]} | {"max_tokens": 400, "max_output_tokens": 400}
+        with concurrent.futures.ThreadPoolExecutor(4) as pool, httpx.Client() as client:
+            asked = [pool.submit(client.post, url + path, json=body, timeout=1.0) for _ in range(4)]
+            assert {type(one.exception()) for one in asked} == {httpx.ReadTimeout}
+    wait_for(lambda: load(url) == 0, "the count to be zero", 60)
+
+
 def test_clients_that_leave_leave_no_count_behind(fleet):
     (d0,) = fleet.up("d0")
-    for path, fields in BODIES.items():
-        body = {"model": NAME, "stream": True, **fields}
-        body |= {key: 400 for key in ("max_tokens", "max_output_tokens") if key in body}
-        with contextlib.ExitStack() as stack:
-            client = stack.enter_context(httpx.Client(timeout=SECONDS))
-            for _ in range(4):
-                answer = stack.enter_context(client.stream("POST", d0.url + path, json=body))
-                assert answer.status_code == 200
-            assert load(d0.url) == 4
-        wait_for(lambda: load(d0.url) == 0, "the count to be zero", 60)
-        wait_for(lambda: not d0.requests(), "vLLM to be idle", 60)
+    for path in BODIES:
+        for stream in (True, False):
+            leave(d0.url, path, stream=stream)
+            wait_for(lambda: not d0.requests(), "vLLM to be idle", 60)
 
 
 def test_a_refused_result_can_still_be_used(fleet, correct, fresh, background):
@@ -133,8 +154,7 @@ def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, t
     """Each of them fills every engine by what it reports: what is too much comes back and goes elsewhere, with its one prefill."""
     p, d0, d1 = fleet.up("p", "d0", "d1")
     urls = {engine.name: engine.url for engine in (p, d0, d1)}
-    # of a prompt below a block there is no result to keep: such a request is told to come back
-    cases = [case for case in OUTPUTS if len(str(case.prompt)) < 3000 and "one" not in case.name] * 2
+    cases = [case for case in OUTPUTS if len(str(case.prompt)) < 3000] * 2
     settings = {
         "model": NAME,
         "lease_seconds": LEASE,
@@ -160,9 +180,8 @@ def test_routers_that_know_nothing_of_each_other_share_engines(fleet, correct, t
         others = sum(each.counter("retries") for each in (one, other)) - declined
     assert max(count for count, _ in at_d0 + at_d1) <= 3
     prefills = p.metric("vllm:request_success_total") - before
-    assert len(cases) <= prefills <= len(cases) + others, (
-        "one prefill for each request, however often it was declined"
-    )
+    # of a prompt below a block there is no result to keep: such a request waits in line, and begins again
+    assert len(cases) <= prefills <= len(cases) + others + declined
     wait_for(lambda: load(d0.url) == load(d1.url) == 0, "the counts to be zero", 60)
 
 
@@ -200,9 +219,12 @@ def test_api_servers_share_the_limit(tmp_path, plugin, arguments):
     engine = Engine("d-shared", setup, Path(os.environ["ELDR_VLLM"]), tmp_path)
     with serving(engine):
         never_above(engine.url, 4)
+        for stream in (True, False):
+            leave(engine.url, "/v1/completions", stream=stream)
         wide = httpx.get(engine.url + PATH_LOAD, timeout=60).json()["limit"]
         assert wide == 16 * (2 if "--data-parallel-size" in arguments else 1)
-        engine.kill()
+        with contextlib.suppress(httpx.RemoteProtocolError), open_streams(engine.url, "/v1/completions"):
+            engine.kill()
         engine.start()
         wait_for(engine.ready, "it to serve again", 240, engine.tail)
         assert load(engine.url) == 0

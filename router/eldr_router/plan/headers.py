@@ -8,7 +8,6 @@ from eldr.contract import (
     HEADER_LIMIT,
     HEADER_LOG,
     HEADER_REQUEST_ID,
-    HEADER_SEQUENCES,
     HEADER_SESSION,
 )
 from eldr_router.http.head import JSON, Headers, ResponseHead, end_to_end, header_lines
@@ -33,7 +32,7 @@ _NOT_FORWARDED = frozenset(
 )
 _OURS = b"x-eldr-"
 """How the names of headers begin that router and engines send each other, and clients the router."""
-_LIMIT_LINES = b"%b: %%d\r\n%b: %%d\r\n" % (HEADER_SEQUENCES.encode(), HEADER_LIMIT.encode())
+_LIMIT_LINE = b"%b: %%d\r\n" % HEADER_LIMIT.encode()
 _POST = b"POST %%b HTTP/1.1\r\nhost: %%b\r\n%b%b: %%b\r\ncontent-length: %%d\r\n%%b\r\n" % (
     header_lines([JSON]),
     _REQUEST_ID,
@@ -57,9 +56,9 @@ def lines(request: Request) -> bytes:
     return header_lines(to_engine(request))
 
 
-def limit_lines(sequences: int, limit: int) -> bytes:
+def limit_line(limit: int) -> bytes:
     """Return what an engine that keeps its own limit judges a request by, as it stands in a head."""
-    return _LIMIT_LINES % (sequences, limit)
+    return _LIMIT_LINE % limit
 
 
 def post(path: str, authority: bytes, upstream_id: str, client: bytes, body: bytes) -> list[bytes]:

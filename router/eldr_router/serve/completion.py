@@ -238,15 +238,14 @@ class Completion:
             placement = place_away(place, action, services.registry, self._key, self._state.failures)
         except RouterError as error:
             self._account.unplaced(error, began)
-            if action.kv and self._services.registry.unlike(ROLE_DECODE, self._key):
+            full = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
+            if action.kv and not full and services.registry.unlike(ROLE_DECODE, self._key):
                 self._whole = "kv_key"
                 self._handle(steps.Unpaired())
+            elif full and not (action.kv or self._state.failures):
+                self._line_up()
             else:
-                may_wait = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
-                if may_wait and not (self._state.split or self._state.failures):
-                    self._line_up()
-                    return
-                self._handle(steps.Nobody(error.status, error.message, error.code, may_wait))
+                self._handle(steps.Nobody(error.status, error.message, error.code, full))
             return
         if not action.kv:
             self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
@@ -274,8 +273,8 @@ class Completion:
             self._services.waiting.add(self)
             pull_before = self._services.wall() + self._state.expires - self.now()
         body = partial(bodies.decode_body, self._parsed(), kv, pull_before)
-        lines = headers.limit_lines(self._sequences, self._table.max_in_flight)
-        leg.send(self._wire(leg.endpoint, body, lines), self._services.settings.decode_idle_timeout_seconds)
+        line = headers.limit_line(self._table.max_in_flight)
+        leg.send(self._wire(leg.endpoint, body, line), self._services.settings.decode_idle_timeout_seconds)
 
     def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
         self._kept = self._leg

@@ -126,10 +126,10 @@ def run(checkout: Path, routers: int, seconds: float, seed: int) -> Run:
 def problem(url: str) -> str:
     """Return why a router is not ready yet, empty for nothing."""
     try:
-        answer = httpx.get(url, timeout=10)
-    except httpx.TransportError as error:
+        httpx.get(url).raise_for_status()
+    except httpx.HTTPError as error:
         return str(error)
-    return "" if answer.status_code == 200 else f"status {answer.status_code}"
+    return ""
 
 
 async def load(found: Run, ports: list[int], engines: list[str], seconds: float, seed: int) -> None:
@@ -142,7 +142,7 @@ async def load(found: Run, ports: list[int], engines: list[str], seconds: float,
         began, due = asyncio.get_running_loop().time(), 0.0
         while (due := due + rng.exponential(1 / RATE)) < seconds:
             router = 0 if len(ports) == 1 or rng.random() < HOT else int(rng.integers(1, len(ports)))
-            prompt = f"{rng.integers(1 << 30)} " + "word " * int(rng.integers(20, 200))
+            prompt = f"{rng.integers(1 << 30)} " + "word " * rng.integers(20, 200)
             await asyncio.sleep(began + due - asyncio.get_running_loop().time())
             asking.append(group.create_task(ask(found, client, router, ports[router], prompt)))
         await asyncio.gather(*asking)
@@ -189,7 +189,9 @@ def main() -> None:
                 require(one.answers, "nothing was asked")
                 require(name == "before" or one.fullest <= LIMIT, f"an engine held {one.fullest} of {LIMIT}")
                 found[name].append(one.row())
-                print(name, routers, seed, [round(value, 2) for value in one.row()], flush=True)
+                print(name, routers, seed, one, flush=True)
+        mean = np.mean(found["now"], axis=0)
+        require(mean[2] <= 2 * mean[0], "routers beside a hot one refuse most")
         for name, several in found.items():
             columns = list(zip(*several, strict=True))
             cells = [f"{np.mean(column):.1f} ±{half_width(column):.1f}" for column in columns]
