@@ -129,6 +129,9 @@ BATCH_BUCKETS: Final = (
 """Upper bounds of its histogram: fine enough to tell how many experts random batches of these sizes would use."""
 METRIC_FED_TOKENS: Final = "eldr_engine_fed_tokens"
 """Counter on decode engines: tokens that steps fed, one of each request and its drafts; without it, as many as requests."""
+METRIC_DRAFT_EXPERTS: Final = "eldr_engine_draft_experts"
+"""Counter on engines: experts that layers which draft (MTP heads, a draft model) loaded, pass by pass, over the number of the model's
+own layers: a step reads as many as METRIC_ACTIVE_EXPERTS and this say together."""
 METRIC_CONTEXT_TOKENS: Final = "eldr_engine_context_tokens"
 """Counter on decode engines: tokens of KV that the requests of steps held, summed over the steps; without it, nobody tells."""
 METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
@@ -387,7 +390,7 @@ ENV_BALANCE: Final = "ELDR_BALANCE"
 """On decode engines: who chooses among an expert's replicas, BALANCE_TOKENS (default) or BALANCE_ACTIVATIONS."""
 BALANCE_TOKENS: Final = "Tokens"
 BALANCE_ACTIVATIONS: Final = "Activations"
-SPECULATION: Final = ("ngram", "draft_model", "eagle3")
+SPECULATION: Final = ("ngram", "draft_model", "eagle3", "mtp")
 """Methods of speculative decoding with which counting was shown to be exact."""
 SPECULATION_WITHOUT_KV: Final = ("ngram",)
 """Of these the ones whose drafts need no KV cache, so that prefill and decode engines may differ."""

@@ -48,6 +48,8 @@ class Window(NamedTuple):
         Tokens fed: more than requests where they draft. Fewer mean that nobody told.
     context : float
         Tokens of KV that the requests hold; 0 means that nobody told.
+    drafted : float
+        Experts of layers that draft, in the same unit as ``active``.
     """
 
     seconds: float
@@ -56,6 +58,7 @@ class Window(NamedTuple):
     steps: int
     fed: float = 0.0
     context: float = 0.0
+    drafted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
 
     Notes
     -----
-    One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
+    Experts of layers that draft take as long as any others, and count in what a step takes beside its own experts. One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
     accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
 
@@ -125,7 +128,9 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     if not rows:
         return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
     fed = [max(window.fed, window.batch) for window in rows]
-    table = np.array([(1.0, window.active, tokens) for window, tokens in zip(rows, fed, strict=True)])
+    table = np.array(
+        [(1.0, window.active + window.drafted, tokens) for window, tokens in zip(rows, fed, strict=True)]
+    )
     seconds = np.array([window.seconds for window in rows])
     whose = np.array(owners)
     before = np.array([default.fixed, default.per_expert, default.per_request])
@@ -144,6 +149,9 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     tokens = math.fsum(window.steps * n for window, n in zip(rows, fed, strict=True))
     held = math.fsum(window.steps * window.context for window in rows)
     fixed, per_expert, per_token_fed, *more = map(float, fit.constants)
+    fixed += per_expert * float(
+        np.mean([window.drafted for window in rows])
+    )  # whichever engine a request is placed on
     per_request = per_token_fed * (tokens / requests if requests else 1.0)
     pool = StepTime(fixed, per_expert, per_request, default.n_experts, *more)
     step_times = {name: pool.scaled(float(speed)) for name, speed in zip(names, fit.speeds, strict=True)}
@@ -193,6 +201,7 @@ def _is_good(window: Window, n_experts: int) -> bool:
         and 0 <= window.batch <= _MOST_REQUESTS
         and 0 <= window.fed <= _MOST_REQUESTS
         and 0 <= window.context <= _MOST_TOKENS
+        and 0 <= window.drafted <= _MOST_REQUESTS
     )
 
 

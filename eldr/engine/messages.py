@@ -20,16 +20,14 @@ class StepReport(KVConnectorWorkerMetadata):
     counts : dict
         Request id to the counts of its answer, request id and number to those of its prompt, each a Tensor of shape (L, E).
     step : int, optional
-        The step that ``union`` belongs to.
-    union : Tensor, optional
-        Active experts per layer, shape (L,).
-    figures : Tensor, optional
-        What the choice of replicas brought, of shape (L, N_FIGURES); None where vLLM chooses.
-    requests : Tensor, optional
-        Requests of the step on all ranks, shape (), 0 where another rank tells of the step; None if this engine's
-        scheduler knows them all.
+        The step that the figures belong to.
     counting : Counting, optional
         Of the worker that made it; stopped where the counts do not arrive on the host, too.
+    **figures : Tensor or None
+        Of the step, left out where None. ``union``: active experts per layer, shape (L,). ``drafted``: experts that layers which draft
+        have loaded since the report before, shape (). ``balance``: what the choice of replicas brought, shape (L, N_FIGURES).
+        ``requests``: those of the step on all ranks, shape (), 0 where another rank tells of the step; left out if this
+        engine's scheduler knows them all.
 
     Attributes
     ----------
@@ -41,59 +39,46 @@ class StepReport(KVConnectorWorkerMetadata):
         self,
         counts: dict[Any, Any],
         step: int | None = None,
-        union: Any = None,
         *,
-        figures: Any = None,
-        requests: Any = None,
         counting: Counting | None = None,
+        **figures: Any,
     ) -> None:
         self._counting = counting or Counting("activations")
-        self.counts = counts
         self.step = step
-        self.union = union
         self.hidden = self._counting.stopped
-        self.figures = figures
-        self._requests = requests
+        self._counts = counts
+        self._figures = {name: figure for name, figure in figures.items() if figure is not None}
         self._copied: Any = None
-        tensors = [*counts.values(), *([] if union is None else [union])]
-        tensors += [] if figures is None else [figures]
-        if any(tensor.device.type == "cuda" for tensor in tensors):
+        if any(tensor.device.type == "cuda" for tensor in (*counts.values(), *self._figures.values())):
             self._copy_to_host()
 
     def _copy_to_host(self) -> None:
         """Start the copies; they are waited for where the report leaves the process, off the forward's way."""
-        self.counts = {key: value.to("cpu", non_blocking=True) for key, value in self.counts.items()}
-        if self.union is not None:
-            self.union = self.union.to("cpu", non_blocking=True)
-        if self._requests is not None:
-            self._requests = self._requests.to("cpu", non_blocking=True)
-        if self.figures is not None:
-            self.figures = self.figures.to("cpu", non_blocking=True)
+        self._counts, self._figures = (
+            {key: value.to("cpu", non_blocking=True) for key, value in tensors.items()}
+            for tensors in (self._counts, self._figures)
+        )
         self._copied = torch.cuda.Event()
         self._copied.record()
 
-    def arrived(self) -> tuple[dict[Any, np.ndarray], np.ndarray | None]:
-        """Return counts and union as arrays, after their copies."""
-        self._wait()
-        union = None if self.union is None else np.asarray(self.union)
-        return {key: np.asarray(value) for key, value in self.counts.items()}, union
+    def counts(self) -> dict[Any, np.ndarray]:
+        """Return the counts as arrays, after their copies."""
+        return self._arrived(self._counts)
 
-    def requests(self) -> int | None:
-        """Return the requests of the step on all ranks, after their copy: 0 or None as in the parameter."""
-        self._wait()
-        return None if self._requests is None else int(self._requests)
+    def figures(self) -> dict[str, np.ndarray]:
+        """Return the figures as arrays, after their copies."""
+        return self._arrived(self._figures)
 
-    def _wait(self) -> None:
+    def _arrived(self, tensors: dict[Any, Any]) -> dict[Any, np.ndarray]:
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
+        return {key: np.asarray(value) for key, value in tensors.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        sent: dict[str, Any] = {"counts": {}, "union": None, "figures": None, "_requests": None}
+        sent: dict[str, Any] = {"_counts": {}, "_figures": {}}
         with self._counting:  # it is vLLM that asks, for all that the step brought
-            sent["counts"], sent["union"] = self.arrived()
-            sent["figures"] = None if self.figures is None else np.asarray(self.figures)
-            sent["_requests"] = self.requests()
+            sent |= {"_counts": self.counts(), "_figures": self.figures()}
         hidden = self.hidden or self._counting.stopped
         return sent | {"step": self.step, "hidden": hidden, "_copied": None}
 

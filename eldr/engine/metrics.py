@@ -49,6 +49,7 @@ class EngineStats(KVConnectorStats):
         """Forget everything."""
         self.data = {
             "active": [],
+            "drafted": [],
             "batch": [],
             "fed": [],
             "context": [],
@@ -60,9 +61,12 @@ class EngineStats(KVConnectorStats):
             "balance": [],
         }
 
-    def add_step(self, union: np.ndarray, requests: int, fed: int, context: int, seconds: float) -> None:
-        """Add a step: active experts per layer, its requests, the tokens fed for them and held by them, its duration."""
+    def add_step(  # noqa: PLR0917
+        self, union: np.ndarray, drafted: int, requests: int, fed: int, context: int, seconds: float
+    ) -> None:
+        """Add a step: active experts per layer and of layers that draft, its requests, the tokens fed for them and held by them, its duration."""
         self.data["active"].append([int(n) for n in union])
+        self.data["drafted"].append(drafted / len(union))
         self.data["batch"].append(requests)
         self.data["fed"].append(fed)
         self.data["context"].append(context)
@@ -109,7 +113,7 @@ class EngineStats(KVConnectorStats):
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
         with _left_out("a report"):
-            for key in ("active", "batch", "fed", "context", "seconds", "balance"):
+            for key in ("active", "drafted", "batch", "fed", "context", "seconds", "balance"):
                 self.data[key] += other.data[key]
             self.data["cut"] += other.data["cut"]
             self.data["stopped"] |= other.data["stopped"]
@@ -167,6 +171,10 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         )
         self._fed = self._counter(
             contract.METRIC_FED_TOKENS, "Tokens that decode steps fed: one of each request, and its drafts."
+        )
+        self._drafted = self._counter(
+            contract.METRIC_DRAFT_EXPERTS,
+            "Experts that layers which draft loaded, over the number of other layers, summed over the steps.",
         )
         self._context = self._counter(
             contract.METRIC_CONTEXT_TOKENS,
@@ -249,6 +257,7 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             self._seconds[engine_idx].observe(seconds)
         if data["active"]:
             self._fed.labels(*values).inc(sum(data["fed"]))
+            self._drafted.labels(*values).inc(sum(data["drafted"]))
             self._context.labels(*values).inc(sum(data["context"]))
             for layer, total in enumerate(np.sum(data["active"], axis=0)):
                 self._layers.labels(*values, str(layer)).inc(int(total))

@@ -270,17 +270,24 @@ class Scheduler:
                 self._prompts.settle(self._counting.stopped)
 
     def _update(self, report: StepReport) -> None:
-        step = self._measured(report.step, report.requests())
-        if report.figures is not None and step is not None:
-            self._stats.add_balance(np.asarray(report.figures))
+        figures = report.figures()
+        requests = figures.get("requests")
+        step = self._measured(report.step, None if requests is None else int(requests))
+        if step is not None and "balance" in figures:
+            self._stats.add_balance(figures["balance"])
         self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
-        if report.requests() == FAILED:
+        if requests is not None and requests == FAILED:
             self._counting.stop("another rank of this engine failed to count")
         if not self._counting.stopped:
-            self._take(report, step)
+            self._take(report.counts(), figures, step)
 
-    def _take(self, report: StepReport, step: tuple[int, int, int, float] | None) -> None:
-        counts, union = report.arrived()
+    def _take(
+        self,
+        counts: Mapping[Any, np.ndarray],
+        figures: Mapping[str, Any],
+        step: tuple[int, int, int, float] | None,
+    ) -> None:
+        union = figures.get("union")
         for key, value in counts.items():
             if self._prompts is not None and isinstance(key, tuple):
                 self._prompts.take(key, value)
@@ -292,7 +299,7 @@ class Scheduler:
                 self._publish(key, value, ended)
                 del self._ended[key]
         if union is not None and step is not None:
-            self._stats.add_step(union, *step)
+            self._stats.add_step(union, int(figures.get("drafted", 0)), *step)
 
     def _measured(self, number: int | None, of_all: int | None) -> tuple[int, int, int, float] | None:
         """Return the requests of a step, the tokens that it fed and held, on all ranks, and its seconds.

@@ -141,7 +141,7 @@ class Worker:
             with self._counting:
                 if self._capture is not None:
                     self._capture.end(failed=True)
-            return StepReport({}, step, figures=chosen, counting=self._counting)
+            return StepReport({}, step, balance=chosen, counting=self._counting)
         return report
 
     def _count(self, step: int | None, chosen: torch.Tensor | None) -> StepReport | None:
@@ -154,6 +154,7 @@ class Worker:
         if self._answers is None or self._counting.stopped:
             return None
         union = requests = None
+        drafted = self._capture.drafted()
         if slots is not None and step is not None:
             experts = self._capture.expert_ids(slots.shape[0])
             if self._prompts is not None:
@@ -166,7 +167,15 @@ class Worker:
         if union is None and chosen is None and not self._counts:
             return None
         counts, self._counts = self._counts, {}
-        return StepReport(counts, step, union, figures=chosen, requests=requests, counting=self._counting)
+        return StepReport(
+            counts,
+            step,
+            counting=self._counting,
+            union=union,
+            drafted=drafted,
+            balance=chosen,
+            requests=requests,
+        )
 
     def _count_prompts(self, table: torch.Tensor, experts: torch.Tensor, slots: torch.Tensor) -> None:
         """Count a step's tokens per block, and sum the prompts that are complete with it."""

@@ -168,6 +168,9 @@ class Capture:
     def end(self, *, failed: bool = False) -> None:
         """Leave everything as it is."""
 
+    def drafted(self) -> None:
+        """Return nothing: no layer drafts."""
+
     def nothing(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a token that lies nowhere."""
         return torch.full((1, LAYERS, TOP_K), -1, dtype=torch.int32), torch.tensor([-1])

@@ -224,9 +224,10 @@ class Engine:
         Capture.ids = torch.tensor(runner.experts + [[[0, 1]] * LAYERS] * padding, dtype=torch.int32)
 
     def _check_union(self, report: Any) -> None:
-        if self._runner.experts and (self.setting.role == "decode" or (report and report.union is not None)):
+        union = None if report is None else report.figures().get("union")
+        if self._runner.experts and (self.setting.role == "decode" or union is not None):
             active = [len(set(np.ravel(layer))) for layer in zip(*self._runner.experts, strict=True)]
-            assert report.union.tolist() == active, "active experts of a step"
+            assert union.tolist() == active, "active experts of a step"
 
     def _transferred(self) -> dict[str, Any]:
         """Return what the transport brought meanwhile, what it failed to, and what is too late to be used."""

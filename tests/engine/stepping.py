@@ -39,6 +39,7 @@ class Layer(MoERunner):
         self.router = router or FusedTopKRouter(TOP_K, EXPERTS)
         self.routed_experts = SimpleNamespace(forward_monolithic=lambda x, router_logits, input_ids: x + 1)
         self._quant_method = SimpleNamespace(is_monolithic=monolithic)
+        self.moe_config = SimpleNamespace(num_logical_experts=EXPERTS, experts_per_token=TOP_K, device="cpu")
 
 
 def model(*modules: Any, layers: int = 3, tokens: int = 8) -> dict[str, Any]:

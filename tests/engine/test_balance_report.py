@@ -90,5 +90,5 @@ def test_two_reports_add_up():
 def test_a_report_on_its_way_holds_arrays_and_no_tensors(at, chosen):
     report = step(at, chosen)
     assert isinstance(report, StepReport)
-    assert isinstance(report.figures, np.ndarray)
-    assert report.figures.tolist() == FIGURES.tolist()
+    assert {type(value) for value in report._figures.values()} == {np.ndarray}
+    assert report.figures()["balance"].tolist() == FIGURES.tolist()

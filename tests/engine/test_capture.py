@@ -115,8 +115,9 @@ def engine(*modules, experts=EXPERTS):
     )
 
 
-def test_layers_of_a_model_that_drafts_are_left_out():
-    target, head, draft = Layer(0), Layer(3), Layer(0)
+def drafting(target, *drafts):
+    """Return the configuration of an engine whose model has a layer, beside heads that go on with its numbers and a draft model's layer."""
+    head, draft = drafts
     config = engine()
     names = {
         "model.layers.0.mlp": target,
@@ -125,10 +126,44 @@ def test_layers_of_a_model_that_drafts_are_left_out():
     }
     config.compilation_config.static_forward_context = names
     config.compilation_config.static_all_moe_layers = list(names)
+    return config
+
+
+def test_layers_of_a_model_that_drafts_are_told_apart():
+    layers = target, *drafts = Layer(0), Layer(3), Layer(0)
+    config = drafting(*layers)
     with pytest.raises(ValueError, match="layer 0: it routes more than once"):
         routing.moe_modules(config)
     config.speculative_config = object()
-    assert routing.moe_modules(config) == [target]
+    assert routing.moe_modules(config) == ([target], drafts)
+
+
+def test_experts_that_drafting_loads_are_counted_by_pass_and_touch_no_token():
+    layers = target, head, draft = Layer(0), Layer(3), Layer(0)
+    config = drafting(*layers)
+    config.speculative_config = object()
+    step = capture_of(config)
+    step.begin()
+    route(target, [[1, 2], [3, 4]])
+    route(head, [[0, 1], [1, 2]])
+    route(head, [[0, 1]])  # another pass reads them again
+    route(draft, [[5, EXPERTS], [-1, 5]])  # ids of rows that only fill up a graph may name no expert
+    assert step.expert_ids(2).tolist() == [[[1, 2]], [[3, 4]]]
+    assert step.drafted().item() == 3 + 2 + 1
+    assert step.drafted().item() == 0
+
+
+def test_where_drafting_hides_its_experts_those_of_the_model_are_counted_all_the_same(caplog):
+    layers = target, head, _ = Layer(0), Layer(3), Layer(0)
+    head.router.num_fused_shared_experts = 1
+    config = drafting(*layers)
+    config.speculative_config = object()
+    step = capture_of(config)
+    step.begin()
+    route(target, [[1, 2]])
+    assert step.expert_ids(1).tolist() == [[[1, 2]]]
+    assert step.drafted() is None
+    assert "what drafting loads is not counted: layer 3: router" in caplog.text
 
 
 def capture_of(config, over=None):

@@ -86,7 +86,7 @@ def test_a_prefill_engine_whose_statistics_fail_serves_on(wrong, serving):
 def test_a_report_whose_counts_do_not_arrive_says_so_to_the_other_process(wrong, decoding, monkeypatch):
     assert decoded(decoding, "a") == {"exact": 1}
     with monkeypatch.context() as broken:
-        broken.setattr(StepReport, "arrived", fail)
+        broken.setattr(StepReport, "counts", fail)
         assert decoded(decoding, "b").get("exact", 0) == 0
     assert decoded(decoding, "c").get("exact", 0) == 0
     assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from eldr.contract import METRIC_DRAFT_EXPERTS
 from eldr.wire import decode_counts
-from tests.engine.fakes import LAYERS, Capture, Slots, worker_connector
+from tests.engine.fakes import LAYERS, Capture, Prometheus, Slots, worker_connector
 from tests.engine.halves import EXPERTS, REMOTE, TOP_K, config, output, prefill_half, request, route, sent
 
 
@@ -60,6 +61,20 @@ def test_blocks_where_drafts_may_lie_are_no_blocks_of_the_prompt(engine, drafts,
     half.add(request("next", 13, kv=REMOTE, hashes=hashes))
     finishing = half.orders(output(new=[("next", 12, 1)], blocks=blocks)).finishing
     assert finishing["next", 1] == [*trusted, 9]
+
+
+def test_experts_that_drafting_loads_reach_prometheus_over_the_layers_of_the_model(decoding):
+    loads = iter([6, 4, 8])
+    decoding.worker._capture.drafted = lambda: torch.tensor(next(loads))
+    decoding.add("a", 6, [4, 2, 8], kv={"do_remote_prefill": True})
+    for at in (5, 6, 7):
+        decoding.step(("a", at, 1))
+    stats = decoding.half.stats()
+    assert stats.data["drafted"] == [6 / LAYERS, 4 / LAYERS, 8 / LAYERS]
+    assert stats.data["active"] == [[TOP_K] * LAYERS] * 3, "counted apart"
+    prometheus = Prometheus()
+    prometheus.observe(stats.to_dict())
+    assert prometheus.seen(f"{METRIC_DRAFT_EXPERTS}_total") == 18 / LAYERS
 
 
 def test_drafts_are_fed_beside_the_token_of_a_request(decoding):

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
+from eldr.engine import scheduler
 from eldr.engine.capture.kernels import FAILED
 from eldr.engine.capture.union import MIXED
 from eldr.engine.figures import N_FIGURES
@@ -142,8 +144,20 @@ def measured(half, *steps):
     for number, (done, tokens, of_all) in enumerate(steps, 1):
         half.orders(output(cached=[("a", done, tokens)], blocks={"a": [4, 2, 8]}))
         requests = None if of_all is None else torch.tensor(of_all)
-        half.update(sent(StepReport({}, number, union, figures=chosen, requests=requests)))
+        half.update(sent(StepReport({}, number, union=union, balance=chosen, requests=requests)))
     return half.stats().data
+
+
+def test_a_step_that_is_scheduled_ahead_of_time_lasts_from_the_end_of_the_one_before(decoding, monkeypatch):
+    clock = iter([1.0, 2.0, 3.0, 7.0])  # both steps begin before the first one ends
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    half, union = decoding.half, torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
+    half.add(request("a", 6, kv={"do_remote_prefill": True}))
+    for done in (6, 7):
+        half.orders(output(cached=[("a", done, 1)], blocks={"a": [4, 2, 8]}))
+    for number in (1, 2):
+        half.update(StepReport({}, number, union=union))
+    assert half.stats().data["seconds"] == [2.0, 4.0]
 
 
 def test_of_a_step_of_several_ranks_one_tells(decoding):
@@ -238,7 +252,7 @@ def test_a_prompt_that_another_engine_pulls_leaves_no_record_and_starts_no_count
     assert decode_counts(serve(serving, "a", 6, 1, [4, 2], kv=REMOTE)["eldr"]).exact
     assert serving.records() == []
     serving.add("b", 6, [4, 2], kv=REMOTE)
-    assert serving.report(("b", 0, 6)).union is None
+    assert "union" not in serving.report(("b", 0, 6)).figures()
     assert serving.half.stats().data["records"] == {"exact": 1}
 
 
@@ -275,7 +289,7 @@ def test_when_another_rank_fails_to_count_this_one_stops_too(decoding):
     decoding.half.orders(output(cached=[("a", 6, 1)], blocks=decoding.blocks))
     decoding.end(asked, 3)
     union = torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
-    decoding.half.update(sent(StepReport({"a": counts_of(2)}, 1, union, requests=torch.tensor(FAILED))))
+    decoding.half.update(sent(StepReport({"a": counts_of(2)}, 1, union=union, requests=torch.tensor(FAILED))))
     assert decoding.half.stats().data["records"] == {"unavailable": 1}
 
 

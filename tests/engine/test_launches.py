@@ -110,7 +110,7 @@ def steps(started, monkeypatch):
 
     def copied(report):
         """Count what a report of an accelerator copies; the copies themselves are tested in test_staging."""
-        tensors = [*report.counts.values(), report.union, report._requests]
+        tensors = [*report._counts.values(), *report._figures.values()]
         started.seen.extend(REPORTED for tensor in tensors if tensor is not None)
 
     monkeypatch.setattr(Staging, "send", counted)

@@ -173,8 +173,8 @@ def test_no_step_of_a_decode_engine_waits(monkeypatch, watch, form):
     engine.end(asked, 5)
     kinds.append(step(("b", 8, 1)))
     assert not engine.worker._counting.stopped
-    assert kinds[-1][0].counts["a"].sum() == 4 * LAYERS * TOP_K
-    assert [report.union.tolist() for report, _ in kinds] == [[TOP_K] * LAYERS] * len(kinds)
+    assert kinds[-1][0].counts()["a"].sum() == 4 * LAYERS * TOP_K
+    assert [report.figures()["union"].tolist() for report, _ in kinds] == [[TOP_K] * LAYERS] * len(kinds)
     usual = [seen for _, seen in kinds[2:-1]]  # nobody comes or goes, no block is begun
     assert len(set(usual)) == 1
     assert len(usual[0]) <= 100, usual[0]  # in torch; what a GPU runs is counted in test_launches
@@ -185,7 +185,7 @@ def test_no_step_of_a_prefill_engine_waits(monkeypatch, watch, dense):
     engine = Stepped(monkeypatch, "prefill", dense=dense)
     engine.add("a", 10, [7, 3, 5], kv=REMOTE)
     engine.run(watch, ("a", 0, 6))
-    ((name, counts),) = engine.run(watch, ("a", 6, 4)).counts.items()
+    ((name, counts),) = engine.run(watch, ("a", 6, 4)).counts().items()
     assert not engine.worker._counting.stopped
     assert (name[0], counts.sum()) == ("a", 10 * LAYERS * TOP_K)
 
@@ -211,7 +211,7 @@ def test_a_report_starts_its_copies_and_is_waited_for_where_it_leaves_the_proces
     event = SimpleNamespace(record=lambda: seen.append("record"), synchronize=lambda: seen.append("wait"))
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     one = OnDevice(seen)
-    report = StepReport({"a": one, "b": one}, 1, one, figures=one, requests=one)
+    report = StepReport({"a": one, "b": one}, 1, union=one, balance=one, requests=one)
     assert seen == [("cpu", True)] * 5 + ["record"]
     sent(report)
     assert seen[6:] == ["wait"]

@@ -31,18 +31,23 @@ from tests.support.processes import wait_for
 from tests.vllm.comparison import Seen, check, resolve
 from tests.vllm.engines import NAME, Engine, Mode, Setup
 from tests.vllm.fleet import serving
+from tests.vllm.models import written
 from tests.vllm.pair import Exchange, Pair
 from tests.vllm.prompts import tokens
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+MTP = {"method": "mtp", "num_speculative_tokens": 3}
 HITS, PREEMPTIONS = "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total"
 KINDS = {
     "synchronous": (Mode("V1", "synchronous"), None),
     "asynchronous": (Mode("V1", "asynchronous"), None),
     "ngram": (Mode("V1", "synchronous"), NGRAM),
     "v2-asynchronous": (Mode("V2", "asynchronous"), None),
+    "mtp": (Mode("V1", "synchronous"), MTP),
+    "mtp-asynchronous": (Mode("V1", "asynchronous"), MTP),
+    "v2-mtp": (Mode("V2", "asynchronous"), MTP),
 }
-MORE = {"synchronous", "v2-asynchronous"}
+MORE = {"synchronous", "v2-asynchronous", "mtp", "mtp-asynchronous", "v2-mtp"}
 """Of ``make e2e-vllm-all``."""
 
 
@@ -82,14 +87,17 @@ class Served:
 )
 def served(request, environment, plugin, tmp_path_factory, near_ties):
     mode, drafts = KINDS[request.param]
-    arguments = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", "4M")
+    folder, model, cache = tmp_path_factory.mktemp("both"), MODEL, "4M"
+    if drafts == MTP:
+        model, cache = written(environment, "glm4moe", folder / "model", "--heads", "1"), "5M"
+    arguments = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
     arguments += ("--speculative-config", json.dumps(drafts)) if drafts else ()
     setup = Setup(
-        role="both", plugin=plugin, model=MODEL, max_len=1024, mode=mode, arguments=arguments,
+        role="both", plugin=plugin, model=model, max_len=1024, mode=mode, arguments=arguments,
         env={"VLLM_SERVER_DEV_MODE": "1"},
     )  # fmt: skip
-    engine = Engine("both", setup, environment, tmp_path_factory.mktemp("both"))
-    with serving(engine), ReferenceClient(environment, MODEL) as reference:
+    engine = Engine("both", setup, environment, folder)
+    with serving(engine), ReferenceClient(environment, model) as reference:
         yield Served(engine, Pair(engine.url, engine.url, NAME), reference, near_ties, bool(drafts))
 
 

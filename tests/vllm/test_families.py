@@ -39,6 +39,8 @@ class Family(NamedTuple):
         Whether tokens are compared, too; in bfloat16 rounding chooses some.
     left : int
         How many tokens of a prompt the decode engine computes: one where layers have a state.
+    heads, drafts : int
+        Layers that predict further tokens (MTP), and tokens that they draft in a step.
     """
 
     cache: str = "8M"
@@ -48,6 +50,8 @@ class Family(NamedTuple):
     caches_prefixes: bool = True
     greedy: bool = True
     left: int = 0
+    heads: int = 0
+    drafts: int = 0
 
 
 BFLOAT16 = ("--dtype", "bfloat16")
@@ -56,12 +60,17 @@ OWN_POSITIONS = ("--compilation-config", '{"custom_ops": ["-rotary_embedding"]}'
 """PyTorch's operations instead of vLLM's kernel for CPUs."""
 DS = {"VLLM_SSM_CONV_STATE_LAYOUT": "DS"}
 """NIXL asks for it where layers have a state."""
+DEEPSEEK = Family("32M", OWN_POSITIONS, chunk="", caches_prefixes=False)
+QWEN3NEXT = Family("32M", BFLOAT16, DS, chunk="128", greedy=False, left=1)
 FAMILIES = {
     "glm4moe": Family(),
     "olmoe": Family(),
     # vLLM's attention for CPUs without AMX does neither; its kernel for positions turns one head of several
-    "deepseekv3": Family("32M", OWN_POSITIONS, chunk="", caches_prefixes=False),
-    "qwen3next": Family("32M", BFLOAT16, DS, chunk="128", greedy=False, left=1),
+    "deepseekv3": DEEPSEEK,
+    "deepseekv3-mtp": DEEPSEEK._replace(heads=1, drafts=1),
+    "deepseekv3-mtp-heads": DEEPSEEK._replace(heads=2, drafts=2),
+    "qwen3next": QWEN3NEXT,
+    "qwen3next-mtp": QWEN3NEXT._replace(heads=1, drafts=2),
     # without prefix caching the state has one block for a whole request, attention many
     "qwen3next-uncached": Family(
         "32M", (*BFLOAT16, "--no-enable-prefix-caching"), DS, caches_prefixes=False, greedy=False, left=1
@@ -73,9 +82,13 @@ FAMILIES = {
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family = request.param
     folder = tmp_path_factory.mktemp(family)
-    model = written(environment, family.partition("-")[0], folder / "model")
     asked = FAMILIES[family]
+    heads = ("--heads", str(asked.heads)) if asked.heads else ()
+    model = written(environment, family.partition("-")[0], folder / "model", *heads)
     arguments = asked.arguments + (("--max-num-batched-tokens", asked.chunk) if asked.chunk else ())
+    if asked.drafts:
+        drafts = {"method": "mtp", "num_speculative_tokens": asked.drafts}
+        arguments += ("--speculative-config", json.dumps(drafts))
     setup = Setup(
         role="plain",
         lease=LEASE,
@@ -101,6 +114,11 @@ def test_prompts_of_many_lengths_alone_and_together(pools):
         exchanges += pool.map(lambda prompt: pools.pair.ask(prompt, 10), prompts)
     exchanges.append(pools.pair.ask_decode_only(shared + tokens(3, 30), 8))
     check(pools, exchanges, greedy=family.greedy, left=family.left)
+    if family.drafts:
+        made, right = (
+            pools.decode.metric(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted")
+        )
+        assert 0 < right < made
 
 
 def test_tokens_that_a_grammar_chose(pools):

@@ -29,6 +29,7 @@ CACHES = {
     "gemma4": ("8M", "6M"),
     "gemma4-split": ("8M", "8M"),
     "qwen3moe": ("8M", "8M"),
+    "glm4moe": ("8M", "8M"),
 }
 LEASE = 300  # whoever waits longer at a full engine pulls what others have overwritten, and nothing tells
 BLOCK = 32
@@ -52,6 +53,7 @@ TRAINED = "qwen3moe-trained"
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT_MODEL = {"method": "draft_model", "num_speculative_tokens": 3}
 EAGLE = {"method": "eagle3", "num_speculative_tokens": 2}
+MTP = {"method": "mtp", "num_speculative_tokens": 2}
 NOISE = "0.03"
 """Some of such a model's drafts are accepted, others are not."""
 SAID = (1000, 2000)
@@ -62,11 +64,14 @@ KINDS = {
     TRAINED: Kind(TRAINED),
     "v2-asynchronous": Kind(TRAINED, GPU_MODE),
     "ngram": Kind(TRAINED, CPU_MODE, NGRAM),
+    "mtp": Kind("glm4moe", CPU_MODE, MTP),
 }
 MORE_KINDS = {
     **{family: Kind(family) for family in ("gptoss", "gemma4", "gemma4-split")},
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
+    "mtp-asynchronous": Kind("glm4moe", Mode("V1", "asynchronous"), MTP),
+    "v2-mtp": Kind("glm4moe", GPU_MODE, MTP),
     "v2-ngram": Kind(TRAINED, Mode("V2", "synchronous"), NGRAM),
     "v2-draft-model": Kind("qwen3moe", GPU_MODE, DRAFT_MODEL),
     "v2-eagle3": Kind("qwen3moe", GPU_MODE, EAGLE),
@@ -91,7 +96,8 @@ many_steps = pytest.mark.parametrize(
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family, mode, drafts = request.param
     folder = tmp_path_factory.mktemp(family)
-    model = MODEL if family == TRAINED else written(environment, family, folder / "model")
+    heads = ("--heads", "1") if drafts == MTP else ()
+    model = MODEL if family == TRAINED else written(environment, family, folder / "model", *heads)
     if drafts == EAGLE:
         drafts = drafts | {
             "model": str(written(environment, "eagle3", folder / "head", "--drafts", *map(str, SAID)))
@@ -120,7 +126,9 @@ def test_cold_then_from_the_prefix_cache(pools):
     # sliding windows of the hybrid models forget the beginning, so that only the whole prompt is found again there
     expected = 128 + (0 if pools.hybrid else 96)
     # vLLM computes the last cached block again for a head that drafts, whose input it holds
-    assert pools.prefill.metric(HITS) - hits >= expected - (2 * BLOCK if pools.drafts == "eagle3" else 0)
+    assert pools.prefill.metric(HITS) - hits >= expected - (
+        2 * BLOCK if pools.drafts in {"eagle3", "mtp"} else 0
+    )
 
 
 @pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])

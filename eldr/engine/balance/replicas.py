@@ -96,7 +96,7 @@ def layers(config: Any) -> list[MoERunner]:
         If the replicas of one cannot be chosen: some ranks' layers would be balanced by tokens, silently.
     """
     try:
-        modules = sorted(moe_modules(config), key=lambda module: module.layer_id)
+        modules = sorted(moe_modules(config)[0], key=lambda module: module.layer_id)
     except ValueError as error:
         raise UnsupportedEngineError(f"{ENV_BALANCE}: {error}") from error
     for module in modules:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -107,7 +107,7 @@ class RoutingCapture:
         if reason := uncounted(config):
             raise HiddenRoutingError(f"{reason}; switch it off to have them counted")
         try:
-            modules = moe_modules(config)
+            modules, drafting = moe_modules(config)
             tokens = config.scheduler_config.max_num_batched_tokens
             self._capturer = _Capturer(tokens, config, counting)
             if over is not None:
@@ -124,6 +124,8 @@ class RoutingCapture:
                 _bind(module, self._capturer, counting)
         except (ValueError, RuntimeError) as error:
             raise HiddenRoutingError(str(error)) from error
+        # ranks with tokens of their own would have to add up what each of them drafts
+        self._drafting = _drafting(drafting, counting) if over is None and drafting else None
         self._buffer = self._capturer.device_buffer
         self._written = self._buffer.shape[0]  # rows that may hold ids, at first those of warm-ups
         layers = sorted(module.layer_id for module in modules)
@@ -159,6 +161,10 @@ class RoutingCapture:
         """Return expert ids and slots of a token that lies nowhere: what counts them is compiled, and changes no table."""
         ids = self._buffer.new_full((1, self.n_layers, self._buffer.shape[2]), NO_EXPERT)
         return ids, torch.full((1,), -1, dtype=torch.int64, device=self.device)
+
+    def drafted(self) -> torch.Tensor | None:
+        """Return the experts that layers which draft have loaded since the last call, shape (); None where they are not counted."""
+        return None if self._drafting is None else self._drafting.take()
 
     def end(self, *, failed: bool = False) -> None:
         """End the step; a rank that failed to count says so in those to come."""
@@ -235,8 +241,54 @@ class _Capturer(RoutedExpertsCapturer):
             self.device_buffer[:own] = parts[:own]
 
 
-def moe_modules(config: Any) -> list[Any]:
-    """Return the mixture-of-experts layers of the model that an engine serves, without those of a model that drafts.
+class _Drafting:
+    """Counts experts that layers which draft load, pass by pass: each reads its own from memory."""
+
+    def __init__(
+        self, layers: int, experts: int, top_k: int, device: torch.device, counting: Counting
+    ) -> None:
+        self.shape_per_token = (layers, top_k)
+        self._counting = counting
+        # one more at either end, for ids that name no expert
+        self._used = torch.zeros(experts + 2, dtype=torch.int64, device=device)
+        self._loaded = torch.zeros((), dtype=torch.int64, device=device)
+
+    def capture(self, layer_id: int, topk_ids: torch.Tensor | None, rows: int = 0) -> None:
+        """Take a layer's choice; one that cannot be had loads nothing here."""
+        del layer_id, rows
+        with self._counting:
+            if topk_ids is not None:
+                ids = topk_ids.flatten().long().clamp_(-1, len(self._used) - 2).add_(1)
+                self._loaded.add_(self._used.zero_().scatter_(0, ids, 1)[1:-1].sum())
+
+    def take(self) -> torch.Tensor:
+        """Return how many experts were loaded since the last call."""
+        loaded = self._loaded.clone()
+        self._loaded.zero_()
+        return loaded
+
+
+def _drafting(modules: Sequence[Any], counting: Counting) -> _Drafting | None:
+    """Return what counts the experts of layers that draft; None if they hide them, with a warning."""
+    try:
+        first = modules[0].moe_config
+        found = _Drafting(
+            1 + max(module.layer_id for module in modules),
+            first.num_logical_experts,
+            first.experts_per_token,
+            first.device,
+            counting,
+        )
+        for module in modules:
+            _bind(module, found, counting)
+    except (ValueError, RuntimeError, AttributeError) as error:
+        logger.warning("ELDR: what drafting loads is not counted: %s", error)
+        return None
+    return found
+
+
+def moe_modules(config: Any) -> tuple[list[Any], list[Any]]:
+    """Return the mixture-of-experts layers of the model that an engine serves, and those that draft for it.
 
     Parameters
     ----------
@@ -256,13 +308,16 @@ def moe_modules(config: Any) -> list[Any]:
     }
     if not found:
         raise ValueError("no mixture-of-experts layer found")
-    known = list(found.values())
+    known, drafting = list(found.values()), []
     if config.speculative_config is not None:
         root = _root(
             next(iter(found))
         )  # the model that is served is built first; heads that draft may go on with its numbers
         layers = config.model_config.get_total_num_hidden_layers()
-        known = [m for name, m in found.items() if _root(name) == root and m.layer_id < layers]
+        served = {name for name, m in found.items() if _root(name) == root and m.layer_id < layers}
+        known, drafting = (
+            [m for name, m in found.items() if (name in served) == wanted] for wanted in (True, False)
+        )
     named = [name for name in compilation.static_all_moe_layers if name not in found]
     if named:
         raise ValueError(
@@ -271,7 +326,7 @@ def moe_modules(config: Any) -> list[Any]:
     twice = [layer for layer, n in Counter(module.layer_id for module in known).items() if n > 1]
     if twice:
         raise ValueError(f"layer {twice[0]}: it routes more than once, and only one choice can be captured")
-    return known
+    return known, drafting
 
 
 def _root(name: str) -> str:
@@ -353,6 +408,6 @@ class StepSlots:
         return slots
 
     def _take(self, mapping: Any) -> None:
-        # a list means micro-batches, which compatibility.check refuses
+        # a list means micro-batches, with which nothing is counted
         if isinstance(mapping, dict):
             self._slots = mapping.get(self._layer_name)

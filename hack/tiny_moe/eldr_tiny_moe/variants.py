@@ -1,6 +1,6 @@
 """Write a small random model of one of the known families, for exactness tests, or ``eagle3``, a head that drafts. Needs torch.
 
-    python -m eldr_tiny_moe.variants FAMILY FOLDER [--seed N] [--noise SHARE] [--drafts TOKEN ...]
+    python -m eldr_tiny_moe.variants FAMILY FOLDER [--seed N] [--noise SHARE] [--drafts TOKEN ...] [--heads N]
 
 The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
 far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
@@ -77,6 +77,9 @@ HARMONY_VOCABULARY = 201_088
 
 WEIGHTS = 0.08
 """Standard deviation of matrices."""
+
+LARGE = 80.0
+"""How much larger embeddings are in a model whose heads draft."""
 
 
 def qwen3moe() -> Any:
@@ -269,11 +272,55 @@ def blur(model: Any, share: float, generator: torch.Generator) -> None:
             parameter.add_(noise * share * parameter.abs().mean())
 
 
-def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
+def add_heads(folder: Path, n: int, seed: int) -> None:
+    """Add layers that predict further tokens (MTP): each is like the model's last layer, with weights of its own.
+
+    A head sees the next token's embedding and little of what the model made of the text so far: where embeddings are large it drafts
+    what the model often says.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    file = folder / "model.safetensors"
+    saved = safetensors.torch.load_file(file)
+    config = json.loads((folder / "config.json").read_text())
+    last, hidden = config["num_hidden_layers"] - 1, config["hidden_size"]
+    like = f"model.layers.{last}."
+    own = {name.removeprefix(like): weight for name, weight in saved.items() if name.startswith(like)}
+    first = torch.cat(
+        (torch.eye(hidden), torch.empty(hidden, hidden).normal_(0, 0.02, generator=generator)), 1
+    )
+    apart = (
+        config["model_type"] == "qwen3_next"
+    )  # whose norms are weighted by 1 + w, and whose heads share what surrounds them
+    norm = torch.zeros(hidden) if apart else torch.ones(hidden)
+    around = {
+        "mtp.fc": first,
+        "mtp.norm": norm,
+        "mtp.pre_fc_norm_hidden": norm,
+        "mtp.pre_fc_norm_embedding": norm,
+    }
+    added = around if apart else {}
+    for head in range(n):
+        layer = f"mtp.layers.{head}." if apart else f"model.layers.{last + 1 + head}."
+        for name, weight in own.items():
+            order = torch.randperm(len(weight), generator=generator)
+            saved[layer + name] = weight[order].contiguous() if weight.ndim > 1 else weight.clone()
+        if not apart:
+            added |= {f"{layer}{name}": norm for name in ("enorm", "hnorm", "shared_head.norm")}
+            added |= {f"{layer}eh_proj": first, f"{layer}shared_head.head": saved["lm_head.weight"]}
+            added[f"{layer}embed_tokens"] = saved["model.embed_tokens.weight"]
+    saved |= {f"{name}.weight": weight.to(torch.bfloat16).clone() for name, weight in added.items()}
+    safetensors.torch.save_file(saved, file, {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": n}))
+
+
+def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0, heads: int = 0) -> None:
     """Write a model directory with the trained model's tokenizer."""
     torch.manual_seed(seed)
     model = FAMILIES[family]()
     spread(model, torch.Generator().manual_seed(seed))
+    if heads:
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(LARGE)
     if family in BFLOAT16_ONLY:
         decide_by_token(model, torch.Generator().manual_seed(seed + 2))
     if noise:
@@ -286,6 +333,8 @@ def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(TOKENIZER / name, folder / name)
+    if heads:
+        add_heads(folder, heads, seed + 3)
 
 
 def write_head(folder: Path, seed: int = 0, drafts: Sequence[int] = ()) -> None:
@@ -347,12 +396,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.0, metavar="SHARE")
+    parser.add_argument("--heads", type=int, default=0, metavar="N")
     parser.add_argument("--drafts", type=int, nargs="+", default=(), metavar="TOKEN")
     options = parser.parse_args()
     if options.family == "eagle3":
         write_head(options.folder, options.seed, options.drafts)
     else:
-        write(options.family, options.folder, options.seed, options.noise)
+        write(options.family, options.folder, options.seed, options.noise, options.heads)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from eldr.contract import (
     METRIC_BATCH_SIZE,
     METRIC_CONTEXT_TOKENS,
     METRIC_COUNTING,
+    METRIC_DRAFT_EXPERTS,
     METRIC_FED_TOKENS,
     METRIC_INFO,
     METRIC_STEP_SECONDS,
@@ -33,7 +34,11 @@ _WANTED = {
     f"{METRIC_ACTIVE_EXPERTS}_sum": "active",
     f"{METRIC_BATCH_SIZE}_sum": "batch",
 }
-_OPTIONAL = {f"{METRIC_FED_TOKENS}_total": "fed", f"{METRIC_CONTEXT_TOKENS}_total": "context"}
+_OPTIONAL = {
+    f"{METRIC_FED_TOKENS}_total": "fed",
+    f"{METRIC_CONTEXT_TOKENS}_total": "context",
+    f"{METRIC_DRAFT_EXPERTS}_total": "drafted",
+}
 _SUMS = {**_WANTED, **_OPTIONAL}
 # a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp; no pattern takes longer than its
 # text is long, whatever an engine says
@@ -67,6 +72,7 @@ class Sums(NamedTuple):
     batch: float = 0.0
     fed: float = 0.0
     context: float = 0.0
+    drafted: float = 0.0
 
 
 def read_steps(text: bytes, sums: Sums) -> Batches | None:
@@ -161,7 +167,8 @@ def _numbers(values: Iterable[bytes]) -> list[float]:
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:
     """Return the means of the steps between two totals, or None if they are fewer than ``least``."""
-    steps, seconds, active, batch, fed, context = (b - a for a, b in zip(before, after, strict=True))
-    if steps < least or min(seconds, active, batch, fed, context) < 0:
+    steps, seconds, active, batch, *others = (b - a for a, b in zip(before, after, strict=True))
+    if steps < least or min(seconds, active, batch, *others) < 0:
         return None
-    return Window(seconds / steps, active / steps, batch / steps, int(steps), fed / steps, context / steps)
+    means = (total / steps for total in others)
+    return Window(seconds / steps, active / steps, batch / steps, int(steps), *means)

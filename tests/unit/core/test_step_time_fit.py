@@ -67,6 +67,22 @@ def test_drafts_cost_what_their_tokens_cost_and_a_request_what_all_of_its_tokens
     assert learn(untold, DEFAULT).noise > 3 * learned.noise
 
 
+def test_experts_of_layers_that_draft_cost_as_much_as_others_and_belong_to_what_a_step_takes_anyway():
+    rng = np.random.default_rng(2)
+    windows = {
+        worker: [
+            one._replace(seconds=FAST.seconds(one.batch, one.active + drafted), drafted=drafted)
+            for one, drafted in zip(plain, rng.uniform(5, 25, len(plain)), strict=True)
+        ]
+        for worker, plain in pool(FAST, dict.fromkeys("abcd", 1.0), noise=0.0).items()
+    }
+    learned = learn(windows, DEFAULT)
+    assert learned.pool.per_expert == pytest.approx(FAST.per_expert, rel=0.05)
+    assert learned.pool.seconds(20, 60) == pytest.approx(FAST.seconds(20, 60 + 15), rel=0.02)
+    untold = {name: [one._replace(drafted=0.0) for one in some] for name, some in windows.items()}
+    assert learn(untold, DEFAULT).noise > 3 * learned.noise
+
+
 def test_experts_that_cost_nothing_are_found_out():
     flat = StepTime(12e-3, 0.0, 60e-6, 128)
     learned = learn(pool(flat, dict.fromkeys("abcd", 1.0), n=100), DEFAULT)

@@ -90,7 +90,7 @@ def test_numbers_that_are_none(bad):
 def test_a_window_needs_steps():
     before = Sums(10, 1, 100, 50)
     assert window(before, Sums(15, 2, 200, 80), 10) is None
-    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20, 0.0, 0.0)
+    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20, 0.0, 0.0, 0.0)
     assert window(before, Sums(30, 0.5, 300, 150), 10) is None, "a sum that shrank"
 
 
@@ -110,7 +110,7 @@ class Engine:
         self.sums = Sums(
             *(
                 a + b * steps
-                for a, b in zip(self.sums, (1, seconds, active, batch, batch, context), strict=True)
+                for a, b in zip(self.sums, (1, seconds, active, batch, batch, context, 0), strict=True)
             )
         )
         self.step_times.heard(self.name, self.sums, 10.0 * at)
