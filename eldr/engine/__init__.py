@@ -6,7 +6,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
 ================  ===================================================================================================
 ``hooks``         where vLLM calls: the two entry points (``plugin``), the KV connector that moves no KV and hands vLLM's hooks to the
                   half of a process (``connector``), ``/eldr/v1/activations`` (``endpoint``), and which configuration would
-                  count wrongly and is refused at start (``compatibility``)
+                  count wrongly, so that nothing is counted (``compatibility``)
 halves            ``scheduler`` in the scheduler's process, ``worker`` in the workers', ``orders`` from one to the other
 ``prefill``       prompts are counted per KV block: ``prompts`` knows which are complete, and hands their counts to answers and records;
                   ``provenance``, in plain Python, which blocks can be summed

@@ -2,7 +2,7 @@
 
 
 class UnsupportedEngineError(ValueError):
-    """The configuration of an engine would give wrong counts, or cannot do what its environment asks for."""
+    """An engine lacks what the plug-in needs, or cannot do what its settings ask for."""
 
 
 class HiddenRoutingError(RuntimeError):

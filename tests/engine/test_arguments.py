@@ -1,4 +1,4 @@
-"""The operator's reading of an argument is that of vLLM's own parser: whatever changes a refused setting is refused."""
+"""The operator's reading of an argument is that of vLLM's own parser: whatever changes a refused setting is refused, and what is not counted is named."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ import pytest
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import arguments, speculation
+from eldr_operator.validation import arguments
 
 try:
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -33,7 +33,7 @@ def is_refused(args):
     spec = {"model": {"uri": "a"}, "engine": {"type": "vLLM", "args": args}}
     metadata = {"name": "x", "namespace": "n", "uid": "u", "creationTimestamp": "2026-11-01T00:00:00Z"}
     cr = EldrDeployment.model_validate({"metadata": metadata, "spec": spec})
-    return bool(arguments.problems(cr) + speculation.problems(cr))
+    return bool(arguments.problems(cr) or arguments.uncounted(cr))
 
 
 def read(parser, args):

@@ -24,6 +24,7 @@ from vllm.v1.outputs import KVConnectorOutput
 import eldr.engine
 from eldr.contract import METRIC_COUNTING, PULL_BEFORE_KEY
 from eldr.engine.decode import deadline
+from eldr.engine.errors import UnsupportedEngineError
 from eldr.engine.hooks import connector as hooks
 from eldr.engine.hooks import plugin
 from eldr.engine.hooks.endpoint import ActivationsEndpoint, activations
@@ -297,6 +298,19 @@ def test_hooks_answer_whatever_fails(build, monkeypatch, name):
         break_(broken, name, hits)
         exact(serve_both(build, is_open=name in OPEN))
     assert bool(hits) != (name in NEVER), "it never ran" if not hits else "it does run: take it from the list"
+
+
+def test_an_engine_whose_configuration_would_be_counted_wrongly_serves_and_keeps_deadlines(
+    build, monkeypatch
+):
+    monkeypatch.setattr(hooks.compatibility, "problems", lambda *_, **__: ["pp=2: why", "dbo: why"])
+    assert serve_both(build) == []
+    engine = build("kv_producer")
+    assert engine.serve("a", PREFILL)["eldr"]["unavailable"] == "pp=2: why; dbo: why"
+    assert engine.prometheus.seen(METRIC_COUNTING) == 0
+    monkeypatch.setattr(hooks.setting, "read", lambda _: True)
+    with pytest.raises(UnsupportedEngineError, match="pp=2: why; dbo: why; ELDR_BALANCE=Activations: "):
+        build("kv_consumer")
 
 
 def told(engine):

@@ -1,13 +1,10 @@
-"""What of a configuration would make an engine count, or answer, wrongly. Refused when it starts, with the reason and the remedy."""
+"""What of a configuration would make an engine count wrongly: it serves without counts then, and says why."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from eldr.contract import SPECULATION, SPECULATION_WITHOUT_KV
-from eldr.engine.balance import setting
-from eldr.engine.errors import UnsupportedEngineError
 
 MAX_BLOCK_SIZE = 2**15 - 1
 """What the widest cell of the block table counts, see :func:`eldr.engine.capture.kernels.cell_type`."""
@@ -18,10 +15,9 @@ def problems(
     block_size: int,
     *,
     prompts: bool,
-    balance: bool = False,
     drafts_first: bool = True,
 ) -> list[str]:
-    """Return what is wrong with an engine's configuration, empty if nothing is.
+    """Return what of an engine's configuration would be counted wrongly, each with a remedy; empty if nothing is.
 
     Parameters
     ----------
@@ -30,14 +26,12 @@ def problems(
         Tokens per KV block of the full-attention group.
     prompts : bool
         Whether the engine counts prompts.
-    balance : bool
-        Whether the engine is to balance activated experts.
     drafts_first : bool
         Whether model runner V2 drafts before it tells where the tokens of a full-graph step lie, as it does up to vLLM 0.32.
     """
     found = []
     if not config.model_config.get_num_experts():
-        found.append(f"model {config.model_config.model}: it has no experts to count; serve it without ELDR")
+        found.append(f"model {config.model_config.model}: it has no experts; serve it without ELDR")
     parallel = config.parallel_config
     # read without defaults: a field that vLLM renames must fail, not count as harmless
     sizes = {
@@ -68,8 +62,6 @@ def problems(
             f"block_size={block_size}: the table counts {MAX_BLOCK_SIZE} tokens of a block at most; lower --block-size (a "
             "hybrid model's full-attention blocks can be a multiple of it)"
         )
-    if balance:
-        found += setting.problems(config, prompts=prompts)
     return found
 
 
@@ -104,9 +96,3 @@ def _spread(parallel: Any) -> list[str]:
     if parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb:
         found.append("some ranks are served elsewhere; run all of them behind one address")
     return found
-
-
-def refuse(found: Collection[str]) -> None:
-    """Raise UnsupportedEngineError with every problem that was found, if any, so that one restart is enough."""
-    if found:
-        raise UnsupportedEngineError("ELDR cannot count on this engine: " + "; ".join(found))

@@ -54,7 +54,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     Raises
     ------
     UnsupportedEngineError
-        If the engine's configuration would give wrong counts, or is to balance activations and cannot. If ``kv_role`` is
+        If the engine is to balance activations and cannot. If ``kv_role`` is
         neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention, ``activation_records`` is no number of
         records, or ``ELDR_BALANCE`` means nothing.
     """
@@ -70,11 +70,15 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 vllm_config,
                 self._group.block_size,
                 prompts=self._prompts,
-                balance=self._balances,
                 drafts_first=vllm_config.speculative_config is not None and needs.drafts_first(),
             )
-            compatibility.refuse(problems)
+            if self._balances and (
+                problems := problems + setting.problems(vllm_config, prompts=self._prompts)
+            ):
+                raise UnsupportedEngineError("; ".join(problems))
         self._counting = Counting("counts of experts")
+        if problems:
+            self._counting.stop("; ".join(problems))
         self._late = metrics.EngineStats()
         # a pull that is late is not used, whatever its count does, and whether or not anything is counted
         self._watch = PullWatch(self._counting.guarded(self._late.add_late_pull))
@@ -123,15 +127,16 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             self._balance = start.start(self._vllm_config, activations=self._balances)
         with self._counting:
             self._reports_late = reports = bool(get_tp_group().is_first_rank)  # the ranks see the same pulls
-            self._worker = Worker(
-                self._vllm_config,
-                self._group,
-                self._kv_cache_config.num_blocks,
-                prompts=self._prompts,
-                reports=reports,
-                balance=self._balance,
-                counting=self._counting,
-            )
+            if not self._counting.stopped:
+                self._worker = Worker(
+                    self._vllm_config,
+                    self._group,
+                    self._kv_cache_config.num_blocks,
+                    prompts=self._prompts,
+                    reports=reports,
+                    balance=self._balance,
+                    counting=self._counting,
+                )
         agree(self._vllm_config, self._counting, self._worker)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:

@@ -12,6 +12,7 @@ from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition, found
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.models import EldrDeployment
+from eldr_operator.validation.arguments import uncounted
 
 WINDOW = timedelta(seconds=30)
 """Least time that a judgement covers."""
@@ -28,6 +29,7 @@ _UNSEEN = Condition(
 )
 _READ_MORE = "see docs/guides/vllm.md"
 _NOT_COUNTED = "NotCounted"
+_UNSUPPORTED = "Unsupported"
 _SILENT = ". Decode engines have failed to count. Routers learn nothing from their steps, and their requests are never used for a fit: "
 _UNTESTED = ". Decode engines run a version of vLLM that the plugin was never tested with: "
 
@@ -70,7 +72,10 @@ def advance(
 
 
 def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
-    """Judge recent prefill answers; without any, what was said before stays said."""
+    """Judge recent prefill answers; without any, what was said before stays said, unless the arguments say more."""
+    if reasons := uncounted(cr):
+        text = f"engines serve without counting experts; their requests {_placed(cr)}: {'; '.join(reasons)}"
+        return _says("False", _UNSUPPORTED, text)
     if answers is None:
         return _said_before(cr.status) or _UNSEEN
     total = sum(answers.values())
@@ -103,6 +108,8 @@ def warned(judged: Condition, views: Sequence[RouterView]) -> Condition:
 
     Versions that nobody has tested warn only. Engines that have failed to count make a good judgement a bad one.
     """
+    if judged.reason == _UNSUPPORTED:
+        return judged
     message = judged.message.partition(_UNTESTED)[0].partition(_SILENT)[0]
     status, reason = judged.status, judged.reason
     if reason == _NOT_COUNTED:
@@ -137,4 +144,6 @@ def _remedy(cr: EldrDeployment) -> str:
 
 def _said_before(status: Mapping[str, Any]) -> Condition | None:
     said = found({"status": status}, SIGNATURES_REPORTED)
-    return _says(said["status"], said["reason"], said["message"]) if said else None
+    if not said or said["reason"] == _UNSUPPORTED:
+        return None
+    return _says(said["status"], said["reason"], said["message"])

@@ -1,4 +1,4 @@
-"""Arguments for vLLM that would break what the operator has set up, or make engines report wrong counts. Pure."""
+"""Arguments for vLLM that would break what the operator has set up, and those with which engines count no experts. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
+from eldr_operator.validation import speculation
 from eldr_operator.workloads.options import Option, as_json, options
 
 
@@ -36,15 +37,13 @@ class Rule:
         return _integer(value) in self.harmless
 
 
-_SEQUENCES = ("--max-num-seqs", "--max-num-active-seqs")
+_ACTIVE = "--max-num-active-seqs"
 _QUEUE = "--max-num-queued-reqs"
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
 _SPACED = re.compile(r"(-[^\s={]*)\s+")
 """An option before a blank that no ``=`` and no ``{`` precedes."""
-_PARTS = (
-    "remove it: no engine process would see every layer of every token; use gpus, which is tensor parallelism"
-)
+_PARTS = "no engine process sees every layer of every token; gpus alone is tensor parallelism"
 _DATA_PARALLEL = (
     "remove it: one address would hide several batches, among which routers cannot choose; use more replicas, or, for "
     "decode engines whose ranks share their experts, spec.decode.parallelism.data"
@@ -54,7 +53,7 @@ _COPIES = (
     "spec.prefill.args, with a communicator"
 )
 _NODES = "remove it: an engine is one pod; use gpus, which is tensor parallelism, or more replicas"
-_MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
+_MICRO_BATCHES = "micro-batches hide which token goes where"
 _PLAIN_HTTP = "remove it: routers and probes reach engines by plain HTTP"
 _RULES = (
     Rule(("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"),
@@ -83,9 +82,6 @@ _RULES = (
     Rule(("--grpc", "--headless"), _PLAIN_HTTP),
     Rule(("--served-model-name",), "remove it: the name that clients send is spec.model.name"),
     Rule(("--model",), "remove it: the model is spec.model.uri"),
-    Rule(("--pipeline-parallel-size", "-pp"), _PARTS, _ONE),
-    Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, _ONE),
-    Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, _ONE),
     Rule(("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"), _DATA_PARALLEL, _ONE),
     Rule(
         (
@@ -100,8 +96,6 @@ _RULES = (
     Rule(("--nnodes", "-n"), _NODES, _ONE),
     Rule(("--node-rank", "-r"), _NODES, range(1)),
     Rule(("--master-addr", "--master-port"), _NODES),
-    Rule(("--enable-dbo",), _MICRO_BATCHES),
-    Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
     Rule(("--disable-log-stats",), "remove it: routers and clusters depend on what engines report"),
     Rule(("--tokens-only",), "remove it: engines would answer with token ids, and clients wait for text"),
     Rule(("--scheduler-cls",), "remove it: what another scheduler hands to connectors is not known"),
@@ -110,7 +104,6 @@ _RULES = (
         "remove it: drainSeconds of the role sets it, and how long a pod may take to end",
     ),
 )
-"""What the engine plugin refuses at its start stands here too: a condition is found sooner than a crashed container's log."""
 _EPLB = Rule(
     ("--enable-eplb",),
     'name a communicator beside it, such as --eplb-config {"communicator": "torch_gloo"}: left to itself vLLM takes NIXL, which is '
@@ -125,7 +118,15 @@ _DECODE_RULES = (
         "remove it: decode engines would refuse prompts that are prefilled already; for prefill engines write it into spec.prefill.args",
     ),
 )
-_WHOLE = frozenset(("-dc", *(name for rule in _DECODE_RULES for name in rule.names)))
+_UNCOUNTED = (
+    Rule(("--pipeline-parallel-size", "-pp"), _PARTS, _ONE),
+    Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, _ONE),
+    Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, _ONE),
+    Rule(("--enable-dbo",), _MICRO_BATCHES),
+    Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
+)
+"""With which engines serve, and their plugin stops counting at their start."""
+_WHOLE = frozenset(("-dc", *(name for rule in (*_DECODE_RULES, *_UNCOUNTED) for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
 
 
@@ -144,6 +145,16 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *joined(spec.prefill.args, "spec.prefill.args"),
         *joined(spec.decode.args, "spec.decode.args"),
     ]
+
+
+def uncounted(cr: EldrDeployment) -> list[str]:
+    """Return the arguments that keep engines from counting, each with its reason; only vLLM's are looked at."""
+    if cr.spec.engine.type != "vLLM":
+        return []
+    lists = {f"spec.{role}.args": getattr(cr.spec, role).args for role in ("engine", "prefill", "decode")}
+    found = [problem for field, args in lists.items() for problem in _refused(args, field, _UNCOUNTED)]
+    found += speculation.untried(cr)
+    return [f"{one.field} ({one.value}): {one.remedy}" for one in found]
 
 
 def joined(args: Sequence[str], field: str) -> Iterator[Problem]:
@@ -177,16 +188,16 @@ def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
 
 
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
-    """Find a decode batch or queue smaller than what routers send.
+    """Find a decode batch or queue smaller than what routers send; ``--max-num-seqs`` is a limit that engines report.
 
-    Whoever waits past its lease pulls overwritten KV. Of a request that its queue refuses, vLLM frees the prefill result.
+    Whoever waits past its lease is prefilled again. Of a request that its queue refuses, vLLM frees the prefill result.
     """
     spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
     lists = {"spec.engine.args": spec.engine.args, "spec.decode.args": spec.decode.args}
     listed = [
         (f"{field}[{option.index}]", option) for field, args in lists.items() for option in options(args)
     ]
-    for name in (*_SEQUENCES, _QUEUE):
+    for name in (_ACTIVE, _QUEUE):
         given = [
             (field, value)
             for field, option in listed
@@ -195,17 +206,13 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
         ]
         if given and given[-1][1] < limit:
             field, value = given[-1]  # the last one counts
-            loss = (
-                "is refused loses its prefill result"
-                if name == _QUEUE
-                else "waits at a full engine may lose its KV"
-            )
+            loss = "is refused" if name == _QUEUE else "waits past its lease"
             yield Problem(
                 "InvalidArgument",
                 field,
                 f"{name}={value}",
                 f"routers send up to spec.router.maxInFlightPerDecode={limit} sequences: lower that to {value}, or raise "
-                f"this; a request that {loss}",
+                f"this; a request that {loss} loses its prefill result",
             )
 
 

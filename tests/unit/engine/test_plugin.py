@@ -153,7 +153,7 @@ def test_what_counts_is_accepted(prompts):
     assert compatibility.problems(engine(**DP, tensor_parallel_size=2), 128, prompts=False) == []
 
 
-def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
+def test_drafts_are_not_counted_where_a_step_tells_too_late_where_its_tokens_lie():
     config = engine(speculative_config=SimpleNamespace(method="eagle3"), v2=True, full_graphs=True)
     ngram = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True, full_graphs=True)
     assert compatibility.problems(ngram, 16, prompts=False) == [], "it computes no slots"
@@ -189,11 +189,10 @@ def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
                 "speculative_config.method=medusa: counting was not tried with it; use one of ngram, ",
             ),
         ),
-        ({"experts": 0}, 16, "no experts to count"),
+        ({"experts": 0}, 16, "it has no experts"),
         ({}, 32768, "block_size=32768: the table counts 32767 tokens"),
     ],
 )
-def test_what_would_count_wrongly_is_refused_by_name_and_with_a_remedy(changes, block, named):
-    with pytest.raises(compatibility.UnsupportedEngineError, match="ELDR cannot count") as raised:
-        compatibility.refuse(compatibility.problems(engine(**changes), block, prompts=True))
-    assert named in str(raised.value)
+def test_what_would_be_counted_wrongly_is_named_with_a_remedy(changes, block, named):
+    (found,) = compatibility.problems(engine(**changes), block, prompts=True)
+    assert named in found

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from eldr_operator.validation.arguments import uncounted
 from eldr_operator.validation.spec import blocked_roles, problems
 from tests.unit.operator.builders import make_vllm
 
@@ -34,20 +35,12 @@ def spec(text, limit=None):
                 "decode --served a",
                 "decode --model=a",
                 "decode --uds=/a",
-                "decode --pipeline-parallel-size=2",
-                "prefill -pp 2",
                 "decode --ud=/a",
-                "decode -dcp 2",
-                "prefill --prefill-context-parallel-size=2",
-                "decode --enable-dbo",
-                "decode --ubatch-size=2",
                 "prefill --kv-offloading-size 8",
                 "prefill --kv_offloading_size=8",
                 "engine --disable-log-stats",
                 "prefill --scheduler-cls=mine",
                 "decode --config=/etc/vllm.yaml",
-                "prefill --ub 2",
-                "prefill --ubatch_size=3",
                 "decode -dp 2",
                 "decode --data_parallel_size=2",
                 "decode --data-parallel-rank=0",
@@ -56,7 +49,6 @@ def spec(text, limit=None):
                 "decode --ssl-keyfile /k",
                 "decode --enable-ssl-refresh",
                 "decode --grpc",
-                "decode -pc 2",
                 "decode -n 2",
                 "decode -n2",
                 "decode -n=2",
@@ -76,6 +68,30 @@ def test_refused_arguments(text, at):
     assert (found.reason, found.field) == ("InvalidArgument", f"spec.{role}.args[{at}]")
     assert "remove it" in found.remedy
     assert blocked_roles(cr, [found]) == ({"prefill", "decode"} if role == "engine" else {role})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "decode --pipeline-parallel-size=2",
+        "prefill -pp 2",
+        "decode -dcp 2",
+        "prefill --prefill-context-parallel-size=2",
+        "decode -pc 2",
+        "decode --enable-dbo",
+        "decode --ubatch-size=2",
+        "prefill --ub 2",
+        "engine --ubatch_size=3",
+        "engine --spec-method=medusa",
+        "engine -sc.method suffix",
+        'engine -sc {"method":"dflash"}',
+    ],
+)
+def test_arguments_with_which_engines_do_not_count_pass_and_are_named(text):
+    cr, role = make_vllm(**spec(text)), text.split()[0]
+    assert problems(cr) == []
+    (found,) = uncounted(cr)
+    assert found.startswith(f"spec.{role}.args[0] ({text.split()[1]}")
 
 
 @pytest.mark.parametrize(
@@ -99,8 +115,8 @@ def test_refused_arguments(text, at):
                 "prefill --max-num-seqs=8",
                 "prefill --max-num-queued-reqs=8 --max-num-queued-tokens=9",
                 "decode --max-num-queued-reqs=256",
-                "decode --max-num-seqs=256 --max-num-batched-tokens=64",
-                "engine --max-num-seqs=8; decode --max-num-seqs=512",
+                "decode --max-num-seqs=8 --max-num-batched-tokens=64",
+                "engine --max-num-active-seqs=8; decode --max-num-active-seqs=512",
                 # copies of experts on prefill engines
                 f"prefill --enable-eplb --eplb-config {GLOO}",
                 f"prefill --eplb_config={GLOO} --enable-eplb",
@@ -111,7 +127,7 @@ def test_refused_arguments(text, at):
                 "prefill --enable-expert-parallel --no-enable-eplb",
             ),
         ),
-        spec("decode --max-num-seqs=32", limit=32),
+        spec("decode --max-num-active-seqs=32", limit=32),
         {"engine": {"type": "Simulator", "args": ["--port=1"]}},
         # blanks within one argument
         *(
@@ -136,13 +152,12 @@ def test_let_pass(spec):
 @pytest.mark.parametrize(
     ("text", "limit", "field"),
     [
-        ("decode --max-num-seqs=255", None, "decode.args[0]"),
-        ("decode --max-num-seqs +0_8", None, "decode.args[0]"),
+        ("decode --max-num-active-seqs=255", None, "decode.args[0]"),
+        ("decode --max-num-active-seqs +0_8", None, "decode.args[0]"),
         ("decode --max-num-seqs=512 --max-num-active-seqs=8", None, "decode.args[1]"),
         ("engine --max_num_act=8", None, "engine.args[0]"),
-        ("engine --seed=1 --max_num_seqs 8", None, "engine.args[1]"),
-        ("engine --max-num-seqs=512; decode --max-num-s=8", None, "decode.args[0]"),
-        ("decode --max-num-seqs=32", 33, "decode.args[0]"),
+        ("engine --max-num-active-seqs=512; decode --max-num-a=8", None, "decode.args[0]"),
+        ("decode --max-num-active-seqs=32", 33, "decode.args[0]"),
         ("decode --max-num-queued-reqs=255", None, "decode.args[0]"),
         ("engine --max_num_queued_r 8", None, "engine.args[0]"),
     ],

@@ -66,6 +66,22 @@ def test_a_restarted_router_counts_from_its_own_start():
     assert judge(*steps).reason == "Reported"
 
 
+def test_arguments_that_keep_engines_from_counting_are_named_before_there_is_traffic():
+    drafts = {"type": "vLLM", "args": ["-sc.method=dspark", "-dcp", "8"]}
+    cr = make_cr(engine=drafts)
+    silent = replace(view(), silent=("d0",))
+    for answers in (None, {"no_signature": 10}):
+        found = warned(judge_answers(cr, answers), [silent])
+        assert (found.status, found.reason) == ("False", "Unsupported")
+        assert found.message == (
+            "engines serve without counting experts; their requests count as requests of the pool's mean: "
+            "spec.engine.args[1] (-dcp 8): no engine process sees every layer of every token; gpus alone is tensor parallelism; "
+            "spec.engine.args[0] (-sc.method=dspark): counting was tried with ngram, draft_model, eagle3, mtp only"
+        )
+    after = make_cr(engine={"type": "vLLM"}, status={"conditions": [found._asdict()]})
+    assert judge_answers(after, None).reason == "NoTraffic", "once they are removed"
+
+
 @pytest.mark.parametrize("quality", ["no_signature", "wire_error"])
 @pytest.mark.parametrize(
     ("policy", "says"),

@@ -1,0 +1,36 @@
+"""What becomes of public recipes' arguments is what the page says."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from eldr_operator.validation.arguments import uncounted
+from eldr_operator.validation.spec import problems
+from tests.unit.operator.builders import make_vllm
+
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "recipes.md").read_text()
+ROWS = re.findall(r"^\| `(\S+/\S+)` \| (?:`([^|]*)`)? \| ([^|]+) \|$", PAGE, re.MULTILINE)
+TOTALS = {
+    verdict: int(n) for verdict, n in re.findall(r"^\| (\w[\w ]+) \| .* \| (\d+) \|$", PAGE, re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize(("model", "text", "said"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_recipe_is_judged_as_the_page_says(model, text, said):
+    cr = make_vllm(engine={"args": text.split()})
+    if refused := problems(cr):
+        assert {problem.value.split()[0] for problem in refused} == {
+            *said.removeprefix("refused: ").split(", ")
+        }
+    elif reasons := uncounted(cr):
+        assert said.startswith("not counted: ")
+        assert all(said.removeprefix("not counted: ") in reason for reason in reasons)
+    else:
+        assert said in {"counted", "untested"}
+
+
+def test_the_page_adds_them_up():
+    assert Counter(said.partition(":")[0] for _, _, said in ROWS) == TOTALS
+    assert len({model for model, *_ in ROWS}) == 77
