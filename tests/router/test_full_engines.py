@@ -17,9 +17,9 @@ def prefills(router) -> int:
     return sum(len(engine.requests) for engine in router.engines.values() if engine.role == "prefill")
 
 
-async def prefill_after(event: asyncio.Event, exchange: Exchange) -> None:
+async def prefill_after(event: asyncio.Event, exchange: Exchange, **more: object) -> None:
     await event.wait()
-    await prefill(exchange)
+    await prefill(exchange, **more)
 
 
 def fill(router, *names, limit=3) -> None:
@@ -264,6 +264,24 @@ async def test_a_request_without_a_result_waits_in_line_where_it_may(start, of_p
         await router.poll()
         assert (await asking).status_code == 200
         assert len(router["d0"].requests) == 2
+
+
+async def test_a_request_that_lines_up_before_it_was_placed_gives_its_place_back(start):
+    async with start("p0", "d0", settings={"max_waiting": 8, "max_wait_seconds": 60.0}) as router:
+        router["d0"].limit = 3
+        await router.poll()
+        held = asyncio.Event()
+        router["p0"].script.append(partial(prefill_after, held, kv_transfer_params=None))
+        asking = asyncio.ensure_future(router.post())
+        await until(lambda: router["p0"].requests, "the prefill")
+        fill(router, "d0")
+        await router.poll()
+        held.set()
+        await until(lambda: router.app.services.queue._entries, "it to wait in line")
+        assert not router["d0"].requests
+        router["d0"].in_flight = 0
+        await router.poll()
+        assert (await asking).status_code == 200
         await until(router.idle, "its places to be free again")
 
 

@@ -113,6 +113,12 @@ async def test_keys_change_without_a_restart(start, keys, caplog):
         assert caplog.text.count("stays in effect") == 1
 
 
+def test_what_a_kubelet_puts_beside_keys_is_none(tmp_path):
+    for name in (".hidden", "key"):
+        put(tmp_path / name, f"key-of-{name}".encode())
+    assert len(secrets.read_keys(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"two words", b"\xff\xfe", b"x" * 5000])
 def test_a_folder_without_a_good_key(tmp_path, content):
     folder = tmp_path / "keys"

@@ -205,6 +205,14 @@ def test_a_connection_that_stays_away_is_told_with_what_to_do(pool, clock):
     assert is_as_before(pool)
 
 
+def test_a_lost_connection_is_reported_once(pool, clock):
+    said: list[str] = []
+    clock.after(290, lambda: setattr(pool, "away", True))
+    clock.after(310, lambda: setattr(pool, "away", False))
+    compare(pool, clock, said=said)
+    assert len([line for line in said if line.endswith("no route to host: trying on")]) == 1
+
+
 def test_a_switch_that_was_written_and_not_answered_is_no_interference(pool, clock):
     clock.after(290, lambda: setattr(pool, "answers_lost", 1))
     assert len(compare(pool, clock)) == 12
