@@ -29,7 +29,7 @@ from eldr.wire import ExpertCounts, decode_counts
 from eldr_tiny_moe.client import MODEL, ReferenceClient
 from tests.support.processes import wait_for
 from tests.vllm.comparison import Seen, check, resolve
-from tests.vllm.engines import NAME, Engine, Mode, Setup
+from tests.vllm.engines import BLOCK, NAME, Engine, Mode, Setup, asked_mode
 from tests.vllm.fleet import serving
 from tests.vllm.models import written
 from tests.vllm.pair import Exchange, Pair
@@ -43,11 +43,9 @@ KINDS = {
     "asynchronous": (Mode("V1", "asynchronous"), None),
     "ngram": (Mode("V1", "synchronous"), NGRAM),
     "v2-asynchronous": (Mode("V2", "asynchronous"), None),
-    "mtp": (Mode("V1", "synchronous"), MTP),
-    "mtp-asynchronous": (Mode("V1", "asynchronous"), MTP),
-    "v2-mtp": (Mode("V2", "asynchronous"), MTP),
+    "mtp": (asked_mode(), MTP),
 }
-MORE = {"synchronous", "v2-asynchronous", "mtp", "mtp-asynchronous", "v2-mtp"}
+MORE = {"synchronous", "v2-asynchronous", "mtp"}
 """Of ``make e2e-vllm-all``."""
 
 
@@ -60,6 +58,7 @@ class Served:
     reference: ReferenceClient
     near_ties: list[str]
     drafts: bool
+    heads: bool
 
     def signed(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
         """Return requests of one sequence with what their records say of their prompts.
@@ -70,7 +69,7 @@ class Served:
         wait_for(lambda: wanted <= self.pair.activations().keys(), "a record of every request", 60)
         prompts = {one["request_id"]: decode_counts(one["prompt"]) for one in self.pair.raw_records()}
         inexact = [one.base for one in exchanges if not prompts[one.base].exact]
-        assert len(inexact) <= (len(exchanges) // 2 if self.drafts else 0), inexact
+        assert len(inexact) < (len(exchanges) if self.drafts else 1), inexact
         return [
             replace(one, signature=prompts[one.base] if one.base not in inexact else None)
             for one in exchanges
@@ -98,7 +97,9 @@ def served(request, environment, plugin, tmp_path_factory, near_ties):
     )  # fmt: skip
     engine = Engine("both", setup, environment, folder)
     with serving(engine), ReferenceClient(environment, model) as reference:
-        yield Served(engine, Pair(engine.url, engine.url, NAME), reference, near_ties, bool(drafts))
+        yield Served(
+            engine, Pair(engine.url, engine.url, NAME), reference, near_ties, bool(drafts), drafts == MTP
+        )
 
 
 def test_it_starts_without_an_error_and_has_a_limit(served):
@@ -113,7 +114,8 @@ def test_it_starts_without_an_error_and_has_a_limit(served):
 def test_cold_then_from_the_prefix_cache(served):
     prompt, hits = tokens(1, 150), served.engine.metric(HITS)
     served.check([served.pair.ask_decode_only(p, 12) for p in (prompt, prompt, prompt[:96] + tokens(2, 40))])
-    assert served.engine.metric(HITS) - hits >= 128 + 96
+    # vLLM computes the last cached block again for a head that drafts, whose input it holds
+    assert served.engine.metric(HITS) - hits >= 128 + 96 - (2 * BLOCK if served.heads else 0)
 
 
 def test_lengths_around_blocks_and_chunks(served):

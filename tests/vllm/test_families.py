@@ -6,6 +6,7 @@
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 
 from eldr_tiny_moe.client import MODEL
 from tests.vllm.comparison import check
-from tests.vllm.engines import Setup
+from tests.vllm.engines import GPU_MODE, Mode, Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
 from tests.vllm.prompts import tokens
@@ -41,6 +42,8 @@ class Family(NamedTuple):
         How many tokens of a prompt the decode engine computes: one where layers have a state.
     heads, drafts : int
         Layers that predict further tokens (MTP), and tokens that they draft in a step.
+    mode : Mode, optional
+        In which they run; None: as asked for.
     """
 
     cache: str = "8M"
@@ -52,6 +55,7 @@ class Family(NamedTuple):
     left: int = 0
     heads: int = 0
     drafts: int = 0
+    mode: Mode | None = None
 
 
 BFLOAT16 = ("--dtype", "bfloat16")
@@ -70,7 +74,8 @@ FAMILIES = {
     "deepseekv3-mtp": DEEPSEEK._replace(heads=1, drafts=1),
     "deepseekv3-mtp-heads": DEEPSEEK._replace(heads=2, drafts=2),
     "qwen3next": QWEN3NEXT,
-    "qwen3next-mtp": QWEN3NEXT._replace(heads=1, drafts=2),
+    # what moves a state when drafts are rejected is a Triton kernel, which runs on a CPU with model runner V2 only
+    "qwen3next-mtp": QWEN3NEXT._replace(heads=1, drafts=2, mode=GPU_MODE),
     # without prefix caching the state has one block for a whole request, attention many
     "qwen3next-uncached": Family(
         "32M", (*BFLOAT16, "--no-enable-prefix-caching"), DS, caches_prefixes=False, greedy=False, left=1
@@ -98,6 +103,7 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
         arguments=arguments,
         env=dict(asked.env),
     )
+    setup = replace(setup, mode=asked.mode or setup.mode)
     with serving(family, setup, (asked.cache, asked.cache), environment, folder, near_ties) as pools:
         yield pools
 

@@ -64,14 +64,12 @@ KINDS = {
     TRAINED: Kind(TRAINED),
     "v2-asynchronous": Kind(TRAINED, GPU_MODE),
     "ngram": Kind(TRAINED, CPU_MODE, NGRAM),
-    "mtp": Kind("glm4moe", CPU_MODE, MTP),
+    "mtp": Kind("glm4moe", None, MTP),
 }
 MORE_KINDS = {
     **{family: Kind(family) for family in ("gptoss", "gemma4", "gemma4-split")},
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
-    "mtp-asynchronous": Kind("glm4moe", Mode("V1", "asynchronous"), MTP),
-    "v2-mtp": Kind("glm4moe", GPU_MODE, MTP),
     "v2-ngram": Kind(TRAINED, Mode("V2", "synchronous"), NGRAM),
     "v2-draft-model": Kind("qwen3moe", GPU_MODE, DRAFT_MODEL),
     "v2-eagle3": Kind("qwen3moe", GPU_MODE, EAGLE),
