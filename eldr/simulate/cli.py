@@ -21,6 +21,7 @@ from eldr.options import FiniteRange, of_cluster
 from eldr.simulate import options, report, sources, text
 from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender
+from eldr.simulate.drafts import Drafts
 from eldr.simulate.engine import Limits
 from eldr.simulate.outcome import Outcome
 from eldr.simulate.setting import Setting
@@ -74,6 +75,13 @@ _WIDTH = 120  # of a table that goes to a file
     callback=options.policies,
     help=f"NAME[:option=value]..., separated by commas; {MAPPING} [default: {sources.POLICIES}, or with the deployment's settings]",
 )
+@click.option(
+    "--drafts",
+    type=click.IntRange(0, 16),
+    default=0,
+    help="Tokens that engines draft in each step for each request, as MTP heads do.",
+)
+@click.option("--accepted", type=FiniteRange(0, 1), default=0.8, help="Share of drafts that are accepted.")
 @click.option("--seconds", type=FiniteRange(1e-3), default=90.0, help="Measured time, simulated.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, help="Repetitions behind the intervals.")
 @click.option(
@@ -99,6 +107,8 @@ def command(
     rates: tuple[float, ...] | None,
     step_time: str | None,
     contenders: tuple[Contender, ...] | None,
+    drafts: int,
+    accepted: float,
     seconds: float,
     seeds: int,
     jobs: int,
@@ -115,6 +125,7 @@ def command(
         workload=workload,
         only_of_logs={"--model": model, "--last-minutes": last_minutes},
         only_of_clusters={"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig},
+        none_of_clusters={"--drafts": drafts > 0},
         only_of_kinds={
             "--policies Domain": any(contender.name == "Domain" for contender in contenders or ())
         },
@@ -151,6 +162,7 @@ def command(
             seconds=seconds,
             output_tokens=asked.output_tokens,
             sampled=asked.sampled,
+            drafts=Drafts(drafts, accepted),
         )
         for n in engines or (asked.engines,)
         for rate in rates or (None,)

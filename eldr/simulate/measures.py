@@ -106,7 +106,7 @@ class Tally:
             raise ValueError(
                 "no decode step ran in the measured time: prompts were still being computed; simulate longer"
             )
-        tpot = (end[several] - first[several]) / (workload.tokens[several] - 1)
+        tpot = (end[several] - first[several]) / (workload.tokens[several] - 1) / workload.per_step
         ttft = (first - workload.arrival)[workload.measured]
         p50, p95, p99 = np.percentile(tpot, (50, 95, 99)).tolist()
         ttft_p50, ttft_p99 = np.percentile(ttft, (50, 99)).tolist()

@@ -66,6 +66,8 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "rate": float(np.mean([one.rate for one in outcomes])),
         "batch": setting.batch,
         "speeds": list(setting.speeds),
+        "drafts": setting.drafts.tokens,
+        "accepted": setting.drafts.accepted,
         "best": best,
         "level": level,
         "policies": [

@@ -14,6 +14,7 @@ from eldr.core.policy import Policy
 from eldr.core.signature import Floats
 from eldr.core.step_time import StepTime
 from eldr.simulate.active import active_experts
+from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Engine, Limits, Member
 from eldr.simulate.measures import Measures, Tally
 from eldr.simulate.population import Ints, Population
@@ -38,6 +39,7 @@ class Pool:
     step_times: tuple[StepTime, ...]
     limits: Limits
     sampled: bool
+    drafts: Drafts = NO_DRAFTS
 
 
 class Exchange(NamedTuple):
@@ -95,8 +97,9 @@ def simulate(
         Of the policy's own choices.
     """
     router = Router("r0", policy, Knowledge(population, pool.step_times, similarity, unions, learns), seed)
+    fed = pool.drafts.fed(population)  # of which routers know single tokens
     engines = [
-        Engine(step_time, pool.limits, active_experts(population, sampled=pool.sampled))
+        Engine(step_time, pool.limits, active_experts(fed, sampled=pool.sampled))
         for step_time in pool.step_times
     ]
     return serve(engines, [router], workload, window)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eldr.core.step_time import StepTime
+from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Limits
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
@@ -44,19 +45,21 @@ class Setting:
     seconds: float
     output_tokens: int | None
     sampled: bool
+    drafts: Drafts = NO_DRAFTS
 
     @property
     def step_times(self) -> tuple[StepTime, ...]:
-        """One per engine."""
+        """One per engine, without drafts."""
         return tuple(self.step_time.scaled(self.speeds[at % len(self.speeds)]) for at in range(self.engines))
 
     def lengths(self, population: Population) -> Ints:
         """Return the steps of each of a population's requests, shape (n,)."""
-        return lengths(population, np.arange(len(population)), self.output_tokens)
+        return lengths(population, np.arange(len(population)), self.output_tokens, self.drafts.per_step)
 
     def operating_point(self, population: Population, seed: int) -> OperatingPoint:
         """Return the even load that the rate, or the batch that is wanted, stands for."""
         rng = np.random.default_rng([seed, 6])
+        step_times = self.drafts.slowed(self.step_times)
         tokens = float(self.lengths(population).mean())
 
         def used(batch: float) -> float:
@@ -64,16 +67,16 @@ class Setting:
 
         rate = self.rate
         if rate is None and self.batch is not None:
-            return at_batch(self.step_times, used, tokens, self.batch)
+            return at_batch(step_times, used, tokens, self.batch)
         if rate is None and population.arrivals is not None:
             rate = population.arrivals.rate
         if rate is None:
             raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
-        return at_rate(self.step_times, used, tokens, rate, most=self.limits.max_num_seqs)
+        return at_rate(step_times, used, tokens, rate, most=self.limits.max_num_seqs)
 
     def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
         """Return the distinct experts per layer that a step of a mean batch waits for."""
-        return population.active(batch, rng, DRAWS)
+        return self.drafts.fed(population).active(batch, rng, DRAWS)
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

@@ -91,6 +91,7 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         window=window,
         seed=seed,
         output_tokens=setting.output_tokens,
+        per_step=setting.drafts.per_step,
     )
     return Load(point.rate, window, workload)
 
@@ -105,7 +106,12 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
     """
     population = prepared.population
     return simulate(
-        Pool(setting.step_times, setting.limits, setting.sampled),
+        Pool(
+            setting.drafts.slowed(setting.step_times),
+            setting.limits,
+            setting.sampled,
+            setting.drafts,
+        ),
         population,
         load.workload,
         load.window,

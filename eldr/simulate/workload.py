@@ -48,6 +48,8 @@ class Workload:
     tokens : ndarray of int, shape (n,)
         Decode steps that it needs, at least 1.
     measured : ndarray of bool, shape (n,)
+    per_step : float
+        Tokens that a step generates for a request, mean.
     """
 
     arrival: Times
@@ -55,6 +57,7 @@ class Workload:
     record: Ints
     tokens: Ints
     measured: npt.NDArray[np.bool_]
+    per_step: float = 1.0
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -67,6 +70,7 @@ def make_workload(
     window: Window,
     seed: int,
     output_tokens: int | None,
+    per_step: float = 1.0,
 ) -> Workload:
     """Draw Poisson arrivals.
 
@@ -78,6 +82,8 @@ def make_workload(
         The same for every policy that is compared.
     output_tokens : int, optional
         Length of all answers; None: as long as each request's was.
+    per_step : float
+        Tokens that a step generates for a request.
 
     Raises
     ------
@@ -87,7 +93,8 @@ def make_workload(
     arrival = poisson(rate, last_arrival(rate, window), np.random.default_rng([seed, 1]))
     chance = np.random.default_rng([seed, 2])
     record = draw_records(population, draw_labels(population, len(arrival), chance), chance)
-    return arranged(arrival, arrival, record, lengths(population, record, output_tokens), window)
+    steps = lengths(population, record, output_tokens, per_step)
+    return arranged(arrival, arrival, record, steps, window, per_step)
 
 
 def last_arrival(rate: float, window: Window) -> float:
@@ -103,20 +110,24 @@ def last_arrival(rate: float, window: Window) -> float:
     return last
 
 
-def lengths(population: Population, record: Ints, output_tokens: int | None) -> Ints:
+def lengths(population: Population, record: Ints, output_tokens: int | None, per_step: float = 1.0) -> Ints:
     """Return the decode steps of each request; ValueError if none are given and requests have none of their own."""
     if output_tokens is not None:
-        return np.full(len(record), output_tokens, dtype=np.int64)
-    if population.output_tokens is None:
+        tokens = np.full(len(record), output_tokens, dtype=np.int64)
+    elif population.output_tokens is None:
         raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
-    return population.output_tokens[record]
+    else:
+        tokens = population.output_tokens[record]
+    return np.ceil(tokens / per_step).astype(np.int64)
 
 
-def arranged(arrival: Times, ready: Times, record: Ints, tokens: Ints, window: Window) -> Workload:
+def arranged(  # noqa: PLR0917
+    arrival: Times, ready: Times, record: Ints, tokens: Ints, window: Window, per_step: float = 1.0
+) -> Workload:
     """Return a workload in the order in which requests are placed."""
     order = np.argsort(ready, kind="stable")
     measured = (arrival >= window.warmup) & (arrival < window.end)
-    return Workload(arrival[order], ready[order], record[order], tokens[order], measured[order])
+    return Workload(arrival[order], ready[order], record[order], tokens[order], measured[order], per_step)
 
 
 def poisson(rate: float, last: float, rng: np.random.Generator) -> Times:

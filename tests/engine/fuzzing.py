@@ -41,6 +41,8 @@ class Setting:
     ----------
     drafts : int
         Draft tokens of a step and request, 0 without speculative decoding.
+    heads : bool
+        Whether MTP heads draft them: they have KV, and compute the last cached block again.
     blocks : int
         Few, so that requests are preempted and cached blocks evicted.
     window : int
@@ -58,6 +60,7 @@ class Setting:
     role: str
     asynchronous: bool
     drafts: int
+    heads: bool
     policy: str
     blocks: int
     window: int
@@ -75,6 +78,7 @@ class Setting:
             role=("prefill", "decode")[seed % 2],
             asynchronous=seed // 2 % 2 == 1,
             drafts=seed // 4 % 2 * chance.randint(1, 3),
+            heads=seed // 8 % 2 == 1,
             policy=chance.choice(["fcfs", "priority"]),
             blocks=chance.choice([22, 26, 34, 60]) + (24 if window else 0),
             window=window,
@@ -103,6 +107,8 @@ class Setting:
                 target_model_config=config.model_config,
                 target_parallel_config=config.parallel_config,
             )
+            if self.heads:
+                config.speculative_config.method = "mtp"
         return config
 
 

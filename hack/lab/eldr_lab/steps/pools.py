@@ -234,7 +234,10 @@ def under_way(population: Population, workload: Workload, in_flight: int, seed: 
         measured=np.zeros(in_flight, dtype=np.bool_),
     )
     fields = ("arrival", "ready", "record", "tokens", "measured")
-    return Workload(*(np.concatenate([getattr(part, field) for part in (before, workload)]) for field in fields))  # fmt: skip
+    both: dict[str, Any] = {
+        field: np.concatenate([getattr(part, field) for part in (before, workload)]) for field in fields
+    }
+    return replace(workload, **both)
 
 
 def _fit(steps: Sequence[Ran]) -> Plain:

@@ -1,0 +1,111 @@
+"""What placement saves where engines draft 0, 1 and 3 tokens in each step, by model and kind of traffic: writes docs/benchmarks/drafts.md.
+
+make -C hack/lab bench-drafts
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from eldr.simulate.contenders import parse_contender
+from eldr.simulate.drafts import Drafts
+from eldr.simulate.engine import Limits
+from eldr.simulate.measures import Measures
+from eldr.simulate.pairs import half_width
+from eldr.simulate.setting import Setting
+from eldr.simulate.study import meet, prepare, run_one
+from eldr.simulate.synthetic import Synthetic
+from eldr_bench.machine import ROOT, load_before, revision
+from eldr_bench.page import measured
+from eldr_bench.proof import require
+from eldr_lab.evidence.cells import JSQ, PRIOR
+from eldr_lab.evidence.markdown import table
+from eldr_lab.evidence.running import MOST
+from eldr_lab.evidence.strengths import factors, strengths
+from eldr_lab.pool.laws import LAWS
+from eldr_lab.pool.models import GEOMETRIES
+
+PAGE = ROOT / "docs" / "benchmarks" / "drafts.md"
+MODELS = "qwen3-30b", "gpt-oss-120b", "gemma-4-26b"
+DRAFTS = Drafts(), Drafts(1, 0.85), Drafts(3, 0.6)
+ENGINES, BATCH, SECONDS, TOKENS, SEEDS = 8, 32.0, 40.0, 512, 8
+
+
+class Case(NamedTuple):
+    """What runs in one process: the same requests for all numbers of drafts."""
+
+    model: str
+    workload: str
+    seed: int
+
+
+def run(case: Case) -> list[tuple[Measures, Measures]]:
+    """Return what JSQ and the default measured, by number of drafts, at the rate that keeps the batch without drafts."""
+    contenders = [parse_contender(name) for name in (JSQ, PRIOR)]
+    source = Synthetic(strengths(case.workload, factors().get(case.model, 1.0)), GEOMETRIES[case.model])
+    prepared = prepare(source, case.seed, [ENGINES], contenders)
+    setting = Setting(
+        engines=ENGINES, rate=None, batch=BATCH, step_time=LAWS[f"{case.model}-mi300x"], speeds=(1.0,),
+        limits=Limits(MOST), seconds=SECONDS, output_tokens=TOKENS, sampled=False,
+    )  # fmt: skip
+    rate = setting.operating_point(prepared.population, case.seed).rate
+    found = []
+    for drafts in DRAFTS:
+        drafting = replace(setting, rate=rate, drafts=drafts)
+        load = meet(prepared, drafting)
+        jsq, default = (run_one(prepared, drafting, one, load) for one in contenders)
+        require(default.active_per_token != jsq.active_per_token, f"{case}: both placed every request alike")
+        require(
+            load.workload.per_step == drafts.per_step,
+            f"{case}: steps generate {load.workload.per_step} tokens",
+        )
+        found.append((jsq, default))
+    return found
+
+
+def change(pairs: list[tuple[Measures, Measures]], name: str) -> str:
+    """Return by how many percent the default changes a measure, with its interval over the seeds."""
+    changes = [100 * (getattr(one, name) / getattr(jsq, name) - 1) for jsq, one in pairs]
+    return f"{np.mean(changes):+.1f} ±{half_width(changes):.1f}"
+
+
+def main() -> None:
+    """Simulate, and write the page."""
+    conditions = f"{revision()}, {load_before()}"
+    kinds = list(itertools.product(MODELS, ("task", "language")))
+    cases = [Case(*kind, seed) for kind in kinds for seed in range(SEEDS)]
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = dict(zip(cases, pool.map(run, cases), strict=True))
+    rows = []
+    for kind, (at, drafts) in itertools.product(kinds, enumerate(DRAFTS)):
+        pairs = [found[Case(*kind, seed)][at] for seed in range(SEEDS)]
+        means = np.mean([(jsq.batch, jsq.active_per_token, 1e3 * jsq.tpot_mean) for jsq, _ in pairs], 0)
+        before = (f"{mean:.1f}" for mean in means)
+        changes = (change(pairs, name) for name in ("active_per_token", "tpot_mean", "tpot_p99"))
+        rows.append((*kind, str(drafts.tokens), f"{drafts.per_step:.2f}", *before, *changes))
+    head = (
+        *("model", "traffic", "drafts", "tokens a step", "batch", "experts", "TPOT, ms"),
+        *("experts, default", "TPOT mean", "TPOT P99"),
+    )
+    PAGE.write_text(
+        "# What drafts leave to placement\n\n"
+        "`make -C hack/lab bench-drafts` writes this page. Simulated: "
+        f"{ENGINES} decode engines with the step times of MI300X, answers of {TOKENS} tokens, the requests per second that keep a batch of "
+        f"{BATCH:g} without drafts, {SECONDS:g} s measured. *Drafts* are tokens that engines draft in each step for each request. A step "
+        "loads the experts of all tokens that it feeds, each independent of the others; drafts use as many as accepted tokens. "
+        "Accepted are 85 % of one draft (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 5.4.3: 85 to 90 %), and 60 % of three, an "
+        "assumption. Layers that draft are not simulated, and routers place as they do without drafts. *Batch*, *experts* (of a step, mean "
+        f"over the layers) and *TPOT* are JSQ's. The last three columns are what `{PRIOR}`, the default, changes, in %. Means over {SEEDS} "
+        "seeds with the same arrivals for both, ± half a 95 % interval (Student's t). No error of the model is known with drafts.\n\n"
+        f"{measured(conditions)}\n\n{table(head, rows)}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
