@@ -274,6 +274,7 @@ Settings stand here, not in pod templates, so that changing them never restarts 
    "max_load": float | null,              engines are candidates up to so many times the mean load; null: no bound
    "domains": [{"name": str, "share": n}],  who shares the slots with policy Domain, see ``HEADER_DOMAIN``; absent: nobody
    "max_in_flight": n,                    per decode engine, over all routers; beyond it 429
+   "min_prefill_tokens": n,               prompts that are expected to have fewer tokens go whole to a decode engine; absent: 0
    "max_waiting": n, "max_wait_seconds": float,  how many requests may wait for room at each router, and for how long;
                                           absent: as the router's own options say
    "sample_rate": float,                  share of requests that are logged

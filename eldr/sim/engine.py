@@ -231,10 +231,10 @@ class Engine:
 
     async def prefill(self, tokens: int) -> None:
         """Spend the time that a prompt takes; prompts are processed one at a time."""
+        seconds = (0.005 + tokens * self.settings.prefill_seconds_per_token) * self.settings.speed
         async with self._prefilling:
-            await asyncio.sleep(
-                (0.005 + tokens * self.settings.prefill_seconds_per_token) * self.settings.speed
-            )
+            self._recompute += seconds * bool(self._batch.running)  # the steps of others wait for it
+            await asyncio.sleep(seconds)
         self.metrics.prompt_tokens.inc(tokens)
 
     def hold(self, request_id: str, kv: str, record: int, length: int, seat: Seat) -> dict[str, Any]:

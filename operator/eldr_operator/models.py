@@ -164,6 +164,7 @@ class RouterSpec(CamelModel):
     tls_secret: str | None = None
     admin_tls: AdminTlsSpec | None = Field(default=None, alias="adminTLS")
     max_in_flight_per_decode: int = 256
+    min_prefill_tokens: int = 0
     max_waiting: int | None = None
     max_wait_seconds: int | None = None
     args: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ import pytest
 
 from eldr_tiny_moe.client import MODEL
 from tests.vllm.comparison import check
-from tests.vllm.engines import GPU_MODE, Mode, Setup
+from tests.vllm.engines import CPU_MODE, GPU_MODE, Mode, Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
 from tests.vllm.prompts import tokens
@@ -71,8 +71,9 @@ FAMILIES = {
     "olmoe": Family(),
     # vLLM's attention for CPUs without AMX does neither; its kernel for positions turns one head of several
     "deepseekv3": DEEPSEEK,
-    "deepseekv3-mtp": DEEPSEEK._replace(heads=1, drafts=1),
-    "deepseekv3-mtp-heads": DEEPSEEK._replace(heads=2, drafts=2),
+    # with drafts and asynchronous scheduling stock vLLM's MLA for CPUs computes other tokens
+    "deepseekv3-mtp": DEEPSEEK._replace(heads=1, drafts=1, mode=CPU_MODE),
+    "deepseekv3-mtp-heads": DEEPSEEK._replace(heads=2, drafts=2, mode=CPU_MODE),
     "qwen3next": QWEN3NEXT,
     # what moves a state when drafts are rejected is a Triton kernel, which runs on a CPU with model runner V2 only
     "qwen3next-mtp": QWEN3NEXT._replace(heads=1, drafts=2, mode=GPU_MODE),

@@ -62,6 +62,7 @@ def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> s
         "max_load": spec.router.max_load,
         "domains": [domain.model_dump() for domain in spec.router.domains],
         "max_in_flight": spec.router.max_in_flight_per_decode,
+        "min_prefill_tokens": spec.router.min_prefill_tokens,
         "sample_rate": spec.signatures.sample_percent / 100,
         "lease_seconds": float(spec.engine.lease_seconds),
         "slots": spec.decode.replicas,

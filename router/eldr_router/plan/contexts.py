@@ -29,6 +29,8 @@ _WAIT_SECONDS = 1.0
 """So long a request may wait at an engine for others to end: a client that gets 429 comes back no sooner, and needs another prefill."""
 TELLS_SECONDS = 35.0
 """So long what an engine told says how often requests end there: engines are asked every 10 s."""
+_LONGEST_TOKEN = 20
+"""Bytes of a body for each token of its prompt, beyond which it is no text."""
 _SIZES = 32
 _LONGEST = 1 << 20
 """Tokens of an answer: more in the mean is a fault of the engine."""
@@ -82,6 +84,7 @@ class Contexts:
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = self._answer = 0.0
+        self._tokens_per_byte = 0.25
 
     @property
     def usual(self) -> float:
@@ -133,6 +136,15 @@ class Contexts:
             return Context(0, round(self._size * sequences))
         answer = self.usual if limit is None else min(limit, self.usual)
         return Context(prompt, round(prompt + answer * sequences))
+
+    def expected(self, size: int) -> float:
+        """Return how many tokens the prompt of a body of so many bytes is expected to have."""
+        return size * self._tokens_per_byte
+
+    def learn(self, size: int, prompt: int) -> None:
+        """Learn from what a prefill engine told of a body's prompt; images take many bytes for few tokens, and teach nothing."""
+        if prompt > size / _LONGEST_TOKEN:
+            self._tokens_per_byte += (prompt / size - self._tokens_per_byte) / _SIZES
 
     def placed(self, context: Context) -> None:
         """Learn what requests hold."""

@@ -74,6 +74,7 @@ class PoolSettings(Struct, frozen=True):
     prior: Share = DEFAULT_PRIOR
     domains: tuple[DomainShare, ...] = ()
     max_in_flight: Number = 256
+    min_prefill_tokens: Annotated[int, Meta(ge=0, le=1 << 30)] = 0
     max_waiting: Annotated[int, Meta(ge=0, le=_MOST)] | None = None
     max_wait_seconds: Annotated[float, Meta(ge=0.001, le=86400.0)] | None = None
     sample_rate: Share = 1.0

@@ -105,6 +105,8 @@ class Completion:
         self._sequences = admission.sequences
         if self._whole is None:
             self._key, self._whole = split_over(services.registry, self._table.max_in_flight)
+        if self._whole is None and self._is_short():
+            self._whole = "short"
         self._state = State(
             attempts=services.settings.attempts,
             until=self.now() + services.settings.prefill_timeout_seconds,
@@ -112,6 +114,11 @@ class Completion:
             streams=self._parsed().streams,
         )
         self._handle(steps.Start())
+
+    def _is_short(self) -> bool:
+        """Tell whether the prompt is expected to have too few tokens for a prefill engine."""
+        least = self._table.intent.min_prefill_tokens
+        return least > 0 and self._services.registry.contexts.expected(len(self._request.body)) < least
 
     def admitted(self, admission: Admission) -> None:
         """See :class:`eldr_router.serve.queue.Waiter`."""
@@ -186,6 +193,7 @@ class Completion:
         """Take what a prefill engine handed over."""
         self._account.prefilled(signature, self.now(), prompt, model)
         self._kv, self._prompt = kv, prompt
+        self._services.registry.contexts.learn(len(self._request.body), prompt)
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
         # was read, and the bytes would look no different
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
