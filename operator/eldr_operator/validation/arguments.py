@@ -39,6 +39,7 @@ class Rule:
 
 _ACTIVE = "--max-num-active-seqs"
 _QUEUE = "--max-num-queued-reqs"
+_STAGES = ("--pipeline-parallel-size", "-pp")
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
 _SPACED = re.compile(r"(-[^\s={]*)\s+")
@@ -114,12 +115,17 @@ _DECODE_RULES = (
     *_RULES,
     Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES),
     Rule(
+        _STAGES,
+        "remove it: NIXL hands KV over to no engine of several stages; use gpus, which is tensor parallelism",
+        _ONE,
+    ),
+    Rule(
         ("--max-num-queued-tokens",),
         "remove it: decode engines would refuse prompts that are prefilled already; for prefill engines write it into spec.prefill.args",
     ),
 )
 _UNCOUNTED = (
-    Rule(("--pipeline-parallel-size", "-pp"), _PARTS, _ONE),
+    Rule(_STAGES, _PARTS, _ONE),
     Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, _ONE),
     Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, _ONE),
     Rule(("--enable-dbo",), _MICRO_BATCHES),

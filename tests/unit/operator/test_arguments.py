@@ -58,6 +58,8 @@ def spec(text, limit=None):
                 "decode --master-addr=a",
                 "decode --master-port 1",
                 "decode --max-num-queued-tokens=9",
+                "decode --pipeline-parallel-size=2",
+                "engine -pp 2",
             )
         ),
     ],
@@ -73,7 +75,7 @@ def test_refused_arguments(text, at):
 @pytest.mark.parametrize(
     "text",
     [
-        "decode --pipeline-parallel-size=2",
+        "prefill --pipeline-parallel-size=2",
         "prefill -pp 2",
         "decode -dcp 2",
         "prefill --prefill-context-parallel-size=2",
