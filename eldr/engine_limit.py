@@ -46,7 +46,13 @@ MOST_SEQUENCES = 1 << 16
 """Of one request; what asks for more is not served by any engine."""
 
 _STATE = "eldr_limit"
-_COMPLETIONS = "/v1/completions"
+_COMPLETIONS, _CHATS, _TOKENS = "/v1/completions", "/v1/chat/completions", "/inference/v1/generate"
+_WITH_CHOICES = frozenset((_COMPLETIONS, _CHATS, f"{_CHATS}/batch", "/invocations"))
+_PROMPTS = {
+    **dict.fromkeys((_COMPLETIONS, "/invocations"), ("prompt", "prompt_embeds")),
+    f"{_CHATS}/batch": ("messages",), "/generative_scoring": ("items",), "/v1/systemone": ("questions",),
+}  # fmt: skip
+"""Fields by path that may hold several prompts; what a path does not read costs nobody a place."""
 _ROWS = 64
 _BYTES = _ROWS * 8
 
@@ -289,16 +295,20 @@ def sequences_of(path: str, body: bytes) -> int:
         fields = json.loads(body)
         if path == _COMPLETIONS and fields.get("use_beam_search") is True and fields.get("stream") is True:
             return 0
-        choices = max(1, _choices(fields), _choices(fields.get("sampling_params")))
-        return min(max(1, _prompts(fields)) * choices, MOST_SEQUENCES)
+        chosen = (
+            fields.get("sampling_params") if path == _TOKENS else fields if path in _WITH_CHOICES else None
+        )
+        return min(max(1, _prompts(path, fields)) * max(1, _choices(chosen)), MOST_SEQUENCES)
     except (ValueError, RecursionError, AttributeError):
         return 1
 
 
-def _prompts(fields: dict[str, Any]) -> int:
-    prompts = [fields.get(name) for name in ("prompt", "prompt_embeds", "messages", "items")]
+def _prompts(path: str, fields: dict[str, Any]) -> int:
+    prompts = [fields.get(name) for name in _PROMPTS.get(path, ())]
     return sum(
-        len(each) if isinstance(each, list) and each and isinstance(each[0], list | str) else each is not None
+        len(each)
+        if isinstance(each, dict) or (isinstance(each, list) and each and isinstance(each[0], list | str))
+        else each is not None
         for each in prompts
     )
 
@@ -306,7 +316,7 @@ def _prompts(fields: dict[str, Any]) -> int:
 def _choices(fields: Any) -> int:
     choices = fields.get("n") if isinstance(fields, dict) else None
     try:
-        return int(choices or 1)
+        return int(float(choices) if isinstance(choices, str) else choices or 1)
     except (ValueError, TypeError, OverflowError):
         return 1
 

@@ -238,7 +238,7 @@ class Scheduler:
             if not self._counting.stopped:
                 self._end(request, prompt)
                 return None
-        if request.num_output_tokens and not request.resumable:
+        if request.num_output_tokens and not request.resumable and self._ring is not None:
             self._stats.add_record("unavailable")
         return None
 

@@ -33,7 +33,7 @@ def is_refused(args):
     spec = {"model": {"uri": "a"}, "engine": {"type": "vLLM", "args": args}}
     metadata = {"name": "x", "namespace": "n", "uid": "u", "creationTimestamp": "2026-11-01T00:00:00Z"}
     cr = EldrDeployment.model_validate({"metadata": metadata, "spec": spec})
-    return bool(arguments.problems(cr) or arguments.uncounted(cr))
+    return bool(arguments.problems(cr) or arguments.uncounted(cr, "prefill"))
 
 
 def read(parser, args):

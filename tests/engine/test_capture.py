@@ -153,6 +153,46 @@ def test_experts_that_drafting_loads_are_counted_by_pass_and_touch_no_token():
     assert step.drafted().item() == 0
 
 
+def test_a_drafting_layer_goes_on_with_the_very_ids_that_it_chose():
+    """Some routers choose in int64, and their kernel reads the tensor after us."""
+    layers = Layer(0), Layer(3), Layer(0)
+    config = drafting(*layers)
+    config.speculative_config = object()
+    step = capture_of(config)
+    step.begin()
+    ids = torch.tensor([[0, EXPERTS - 1], [-1, 2]])
+    with set_forward_context(None, VllmConfig(), num_tokens=2):
+        layers[1].router.capture_fn(ids)
+    assert ids.tolist() == [[0, EXPERTS - 1], [-1, 2]]
+    assert step.drafted().item() == 3
+
+
+def test_what_warm_ups_drafted_and_what_fails_beside_the_counts_changes_no_count(monkeypatch):
+    layers = target, head, _ = Layer(0), Layer(3), Layer(0)
+    config = drafting(*layers)
+    config.speculative_config = object()
+    step = capture_of(config)
+    route(head, [[0, 1]])
+    step.begin()
+    assert step.drafted().item() == 0
+    monkeypatch.setattr(step._drafting, "_used", None)
+    route(head, [[0, 1]])
+    route(target, [[1, 2]])
+    assert step.expert_ids(1).tolist() == [[[1, 2]]]
+    assert not step._capturer._counting.stopped
+
+
+def test_layers_without_numbers_cannot_be_told_from_those_that_draft():
+    config = engine()
+    names = {f"blocks.{n}.ffn": Layer(n) for n in range(2)}
+    config.compilation_config.static_forward_context = names
+    config.compilation_config.static_all_moe_layers = list(names)
+    assert len(routing.moe_modules(config)[0]) == 2
+    config.speculative_config = object()
+    with pytest.raises(ValueError, match=r"blocks\.0\.ffn: layers that draft cannot be told"):
+        routing.moe_modules(config)
+
+
 def test_where_drafting_hides_its_experts_those_of_the_model_are_counted_all_the_same(caplog):
     layers = target, head, _ = Layer(0), Layer(3), Layer(0)
     head.router.num_fused_shared_experts = 1

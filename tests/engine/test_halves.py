@@ -361,6 +361,9 @@ def test_an_engine_that_counts_prompts_needs_no_shared_memory_for_signatures(eng
     assert decode_counts(serve(at, "a", 6, 1, [4, 2], kv=REMOTE)["eldr"]).exact
     assert serve(at, "b", 6, 2, [4, 2]) is None
     assert at.half.stats().data["records"] == {"exact": 1, "unavailable": 1}
+    at.half._counting.stop("for another reason")
+    at.half.end(at.add("c", 6, [4, 2], kv=None))
+    assert at.half.stats().data["records"] == {"unavailable": 1}, "each request once"
 
 
 def test_where_the_counts_of_a_long_prompt_are_too_wide_the_record_is_kept_without_them(serving):

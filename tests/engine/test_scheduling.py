@@ -21,6 +21,7 @@ SETTING = Setting(
     role="prefill",
     asynchronous=False,
     drafts=0,
+    heads=False,
     policy="fcfs",
     blocks=BLOCKS,
     window=0,

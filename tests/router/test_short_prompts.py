@@ -44,6 +44,16 @@ async def test_tokens_are_expected_as_lately_prompts_had(prompts):
         assert asked(router) == [41, 41]
 
 
+async def test_an_estimate_that_is_too_low_heals(prompts):
+    async with prompts(100) as router:
+        contexts = router.app.services.registry.contexts
+        for _ in range(200):
+            contexts.learn(40_000, 2_400)
+        for _ in range(200):
+            await router.post(prompt="x" * 800)
+        assert len(router["p0"].requests) > 0
+
+
 def test_bodies_with_images_teach_nothing_of_texts():
     contexts = Contexts()
     for _ in range(100):

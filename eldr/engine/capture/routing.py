@@ -125,7 +125,7 @@ class RoutingCapture:
         except (ValueError, RuntimeError) as error:
             raise HiddenRoutingError(str(error)) from error
         # ranks with tokens of their own would have to add up what each of them drafts
-        self._drafting = _drafting(drafting, counting) if over is None and drafting else None
+        self._drafting = _drafting(drafting) if over is None and drafting else None
         self._buffer = self._capturer.device_buffer
         self._written = self._buffer.shape[0]  # rows that may hold ids, at first those of warm-ups
         layers = sorted(module.layer_id for module in modules)
@@ -140,6 +140,8 @@ class RoutingCapture:
 
     def begin(self, requests: int = 0) -> None:
         """Begin a step with some requests; forget the ids of the one before: a layer that captures nothing must count nothing."""
+        if self._written == len(self._buffer):  # of warm-ups
+            self.drafted()
         self._buffer[: self._written].fill_(NO_EXPERT)
         self._written = 0
         if self._union is not None:
@@ -258,7 +260,9 @@ class _Drafting:
         del layer_id, rows
         with self._counting:
             if topk_ids is not None:
-                ids = topk_ids.flatten().long().clamp_(-1, len(self._used) - 2).add_(1)
+                ids = (
+                    topk_ids.flatten().long().clamp(-1, len(self._used) - 2).add_(1)
+                )  # a copy: the layer goes on with its own
                 self._loaded.add_(self._used.zero_().scatter_(0, ids, 1)[1:-1].sum())
 
     def take(self) -> torch.Tensor:
@@ -268,8 +272,9 @@ class _Drafting:
         return loaded
 
 
-def _drafting(modules: Sequence[Any], counting: Counting) -> _Drafting | None:
+def _drafting(modules: Sequence[Any]) -> _Drafting | None:
     """Return what counts the experts of layers that draft; None if they hide them, with a warning."""
+    counting = Counting("what drafting loads")  # answers and prompts are counted without it
     try:
         first = modules[0].moe_config
         found = _Drafting(
@@ -310,9 +315,12 @@ def moe_modules(config: Any) -> tuple[list[Any], list[Any]]:
         raise ValueError("no mixture-of-experts layer found")
     known, drafting = list(found.values()), []
     if config.speculative_config is not None:
-        root = _root(
-            next(iter(found))
+        first = next(
+            iter(found)
         )  # the model that is served is built first; heads that draft may go on with its numbers
+        if ".layers." not in first:
+            raise ValueError(f"{first}: layers that draft cannot be told from the model's own by such a name")
+        root = _root(first)
         layers = config.model_config.get_total_num_hidden_layers()
         served = {name for name, m in found.items() if _root(name) == root and m.layer_id < layers}
         known, drafting = (

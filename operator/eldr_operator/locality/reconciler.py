@@ -280,4 +280,4 @@ class Locality:
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:
         seen = self._seen[cr.namespace, cr.name]
         seen.signatures, answers = signatures.advance(seen.signatures, views, now)
-        return signatures.warned(signatures.judge(cr, answers), views)
+        return signatures.warned(signatures.judge(cr, answers), views, cr)

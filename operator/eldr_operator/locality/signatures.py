@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL, ROLE_DECODE, ROLE_PREFILL
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition, found
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.models import EldrDeployment
@@ -31,6 +31,9 @@ _READ_MORE = "see docs/guides/vllm.md"
 _NOT_COUNTED = "NotCounted"
 _UNSUPPORTED = "Unsupported"
 _SILENT = ". Decode engines have failed to count. Routers learn nothing from their steps, and their requests are never used for a fit: "
+_BY_ARGUMENT = (
+    ". Decode engines serve without counting experts, so that routers learn nothing from their steps: "
+)
 _UNTESTED = ". Decode engines run a version of vLLM that the plugin was never tested with: "
 
 
@@ -73,8 +76,8 @@ def advance(
 
 def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
     """Judge recent prefill answers; without any, what was said before stays said, unless the arguments say more."""
-    if reasons := uncounted(cr):
-        text = f"engines serve without counting experts; their requests {_placed(cr)}: {'; '.join(reasons)}"
+    if reasons := uncounted(cr, ROLE_PREFILL):
+        text = f"prefill engines serve without counting experts; requests {_placed(cr)}: {'; '.join(reasons)}"
         return _says("False", _UNSUPPORTED, text)
     if answers is None:
         return _said_before(cr.status) or _UNSEEN
@@ -103,18 +106,20 @@ def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
     return _says("True", "Reported", "prefill engines report the experts of their requests")
 
 
-def warned(judged: Condition, views: Sequence[RouterView]) -> Condition:
+def warned(judged: Condition, views: Sequence[RouterView], cr: EldrDeployment) -> Condition:
     """Add to a judgement, which may be an older one, what decode engines say of themselves.
 
     Versions that nobody has tested warn only. Engines that have failed to count make a good judgement a bad one.
     """
-    if judged.reason == _UNSUPPORTED:
-        return judged
-    message = judged.message.partition(_UNTESTED)[0].partition(_SILENT)[0]
+    message = judged.message.partition(_UNTESTED)[0].partition(_SILENT)[0].partition(_BY_ARGUMENT)[0]
     status, reason = judged.status, judged.reason
     if reason == _NOT_COUNTED:
         status, reason = "True", "Reported"
-    if silent := sorted({name for view in views for name in view.silent}):
+    if reasons := uncounted(cr, ROLE_DECODE):
+        message += f"{_BY_ARGUMENT}{'; '.join(reasons)}"
+        if status == "True":
+            status, reason = "False", _NOT_COUNTED
+    elif silent := sorted({name for view in views for name in view.silent}):
         message += f"{_SILENT}{', '.join(silent)}; look for ELDR in their logs (container engine), and restart their pods"
         if status == "True":
             status, reason = "False", _NOT_COUNTED

@@ -153,14 +153,24 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     ]
 
 
-def uncounted(cr: EldrDeployment) -> list[str]:
-    """Return the arguments that keep engines from counting, each with its reason; only vLLM's are looked at."""
+def uncounted(cr: EldrDeployment, role: str) -> list[str]:
+    """Return the arguments that keep engines of a role from counting, each with its reason; only vLLM's are looked at."""
     if cr.spec.engine.type != "vLLM":
         return []
-    lists = {f"spec.{role}.args": getattr(cr.spec, role).args for role in ("engine", "prefill", "decode")}
-    found = [problem for field, args in lists.items() for problem in _refused(args, field, _UNCOUNTED)]
-    found += speculation.untried(cr)
-    return [f"{one.field} ({one.value}): {one.remedy}" for one in found]
+    lists = {"spec.engine.args": cr.spec.engine.args, f"spec.{role}.args": getattr(cr.spec, role).args}
+    found = {}
+    for field, args in lists.items():
+        for option in options(args):
+            for rule in _UNCOUNTED:
+                if rule.matches(option):  # the last one counts
+                    found[rule] = (
+                        ""
+                        if rule.lets_pass(option.value)
+                        else f"{field}[{option.index}] ({option.shown}): {rule.remedy}"
+                    )
+                elif option.name == f"--no-{rule.names[0].removeprefix('--')}":
+                    found[rule] = ""
+    return [*filter(None, found.values()), *speculation.untried(cr, role)]
 
 
 def joined(args: Sequence[str], field: str) -> Iterator[Problem]:

@@ -27,18 +27,13 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     return list(found.values())
 
 
-def untried(cr: EldrDeployment) -> list[Problem]:
-    """Return the methods with which counting was not tried; without a method vLLM finds it out from the model, and the plugin looks."""
-    tried = ", ".join(contract.SPECULATION)
-    found = {
-        asked.field: Problem(
-            "InvalidArgument", asked.field, asked.shown, f"counting was tried with {tried} only"
-        )
-        for asked in _asked(cr)
-        if (method := asked.config.get("method")) not in {None, *contract.SPECULATION}
-        and not str(method).endswith("_mtp")  # an older name of mtp, one for each family of models
-    }
-    return list(found.values())
+def untried(cr: EldrDeployment, role: str) -> list[str]:
+    """Return the method with which counting was not tried; without one vLLM finds it out from the model, and the plugin looks."""
+    asked = _asked(cr)[role == "decode"]
+    method = str(asked.config.get("method"))
+    if method in {"None", *contract.SPECULATION} or method.endswith("_mtp"):  # older names of mtp
+        return []
+    return [f"{asked.field} ({asked.shown}): counting was tried with {', '.join(contract.SPECULATION)} only"]
 
 
 def _asked(cr: EldrDeployment) -> list[Drafts]:

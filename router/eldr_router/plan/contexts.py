@@ -29,6 +29,7 @@ _WAIT_SECONDS = 1.0
 """So long a request may wait at an engine for others to end: a client that gets 429 comes back no sooner, and needs another prefill."""
 TELLS_SECONDS = 35.0
 """So long what an engine told says how often requests end there: engines are asked every 10 s."""
+_TOKENS_PER_BYTE = 0.25
 _LONGEST_TOKEN = 20
 """Bytes of a body for each token of its prompt, beyond which it is no text."""
 _SIZES = 32
@@ -84,7 +85,7 @@ class Contexts:
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = self._answer = 0.0
-        self._tokens_per_byte = 0.25
+        self._tokens_per_byte = _TOKENS_PER_BYTE
 
     @property
     def usual(self) -> float:
@@ -140,6 +141,10 @@ class Contexts:
     def expected(self, size: int) -> float:
         """Return how many tokens the prompt of a body of so many bytes is expected to have."""
         return size * self._tokens_per_byte
+
+    def doubt(self) -> None:
+        """Go back to the usual length of tokens, a little: of a prompt that no prefill engine gets nobody tells."""
+        self._tokens_per_byte += (_TOKENS_PER_BYTE - self._tokens_per_byte) / _SIZES
 
     def learn(self, size: int, prompt: int) -> None:
         """Learn from what a prefill engine told of a body's prompt; images take many bytes for few tokens, and teach nothing."""

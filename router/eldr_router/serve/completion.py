@@ -117,8 +117,11 @@ class Completion:
 
     def _is_short(self) -> bool:
         """Tell whether the prompt is expected to have too few tokens for a prefill engine."""
-        least = self._table.intent.min_prefill_tokens
-        return least > 0 and self._services.registry.contexts.expected(len(self._request.body)) < least
+        least, contexts = self._table.intent.min_prefill_tokens, self._services.registry.contexts
+        if least == 0 or contexts.expected(len(self._request.body)) >= least:
+            return False
+        contexts.doubt()
+        return True
 
     def admitted(self, admission: Admission) -> None:
         """See :class:`eldr_router.serve.queue.Waiter`."""

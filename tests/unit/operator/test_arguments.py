@@ -73,6 +73,15 @@ def test_refused_arguments(text, at):
 
 
 @pytest.mark.parametrize(
+    "text", ["decode -dcp 2 -dcp=1", "prefill --enable-dbo --no-enable-dbo", "engine -dcp=2; decode -dcp=1"]
+)
+def test_of_arguments_that_come_twice_the_last_one_counts(text):
+    cr = make_vllm(**spec(text))
+    assert uncounted(cr, "decode") == []
+    assert bool(uncounted(cr, "prefill")) == ("engine" in text)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "prefill --pipeline-parallel-size=2",
@@ -92,7 +101,7 @@ def test_refused_arguments(text, at):
 def test_arguments_with_which_engines_do_not_count_pass_and_are_named(text):
     cr, role = make_vllm(**spec(text)), text.split()[0]
     assert problems(cr) == []
-    (found,) = uncounted(cr)
+    (found,) = uncounted(cr, "decode" if role == "decode" else "prefill")
     assert found.startswith(f"spec.{role}.args[0] ({text.split()[1]}")
 
 

@@ -71,15 +71,29 @@ def test_arguments_that_keep_engines_from_counting_are_named_before_there_is_tra
     cr = make_cr(engine=drafts)
     silent = replace(view(), silent=("d0",))
     for answers in (None, {"no_signature": 10}):
-        found = warned(judge_answers(cr, answers), [silent])
+        found = warned(judge_answers(cr, answers), [silent], cr)
         assert (found.status, found.reason) == ("False", "Unsupported")
         assert found.message == (
-            "engines serve without counting experts; their requests count as requests of the pool's mean: "
+            "prefill engines serve without counting experts; requests count as requests of the pool's mean: "
+            "spec.engine.args[1] (-dcp 8): no engine process sees every layer of every token; gpus alone is tensor parallelism; "
+            "spec.engine.args[0] (-sc.method=dspark): counting was tried with ngram, draft_model, eagle3, mtp only"
+            ". Decode engines serve without counting experts, so that routers learn nothing from their steps: "
             "spec.engine.args[1] (-dcp 8): no engine process sees every layer of every token; gpus alone is tensor parallelism; "
             "spec.engine.args[0] (-sc.method=dspark): counting was tried with ngram, draft_model, eagle3, mtp only"
         )
     after = make_cr(engine={"type": "vLLM"}, status={"conditions": [found._asdict()]})
     assert judge_answers(after, None).reason == "NoTraffic", "once they are removed"
+
+
+def test_what_keeps_decode_engines_from_counting_says_nothing_of_prompts():
+    cr = make_cr(engine={"type": "vLLM"}, decode={"args": ["--enable-dbo"]})
+    good, bad = judge_answers(cr, {"exact": 100}), judge_answers(cr, {"no_signature": 100})
+    found = warned(good, [], cr)
+    assert (found.status, found.reason) == ("False", "NotCounted")
+    assert "from their steps: spec.decode.args[0] (--enable-dbo): micro-batches" in found.message
+    assert warned(found, [], cr) == found
+    assert warned(found, [], make_cr(engine={"type": "vLLM"})) == good, "once it is removed"
+    assert warned(bad, [], cr).reason == "Missing"
 
 
 @pytest.mark.parametrize("quality", ["no_signature", "wire_error"])
@@ -133,12 +147,12 @@ def test_without_news_the_last_word_stays():
 def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs():
     plain = judge([view(exact=0)], [view(exact=100)])
     new = [replace(view(), untested=("0.34.1",)), replace(view("r1"), untested=("0.34.1", "0.35.0"))]
-    told = warned(plain, new)
+    told = warned(plain, new, make_cr())
     assert told[:3] == plain[:3]
     assert "never tested with: 0.34.1, 0.35.0; " in told.message
     assert told.message.startswith(plain.message)
-    assert warned(told, new) == told  # what was said before stays said, once
-    assert warned(told, [view()]) == plain
+    assert warned(told, new, make_cr()) == told  # what was said before stays said, once
+    assert warned(told, [view()], make_cr()) == plain
 
 
 def test_decode_engines_that_have_failed_to_count_are_told_until_they_count():
@@ -148,19 +162,19 @@ def test_decode_engines_that_have_failed_to_count_are_told_until_they_count():
         replace(view(), silent=("d-1",)),
         replace(view("r1"), silent=("d-0", "d-1"), untested=("0.34.1",)),
     ]
-    told = warned(good, silent)
+    told = warned(good, silent, make_cr())
     assert (told.status, told.reason) == ("False", "NotCounted")
     assert (
         "have failed to count. Routers learn nothing from their steps, and their requests are never used for a fit: d-0, d-1; "
         in told.message
     )
     assert "never tested with: 0.34.1; " in told.message
-    assert warned(told, silent) == told
-    assert warned(told, [view()]) == good
-    worse = warned(bad, silent)
+    assert warned(told, silent, make_cr()) == told
+    assert warned(told, [view()], make_cr()) == good
+    worse = warned(bad, silent, make_cr())
     assert (worse.status, worse.reason) == ("False", "Missing")
     assert "d-0, d-1" in worse.message
-    assert warned(worse, [view()]) == bad
+    assert warned(worse, [view()], make_cr()) == bad
 
 
 def test_a_router_tells_which_decode_engines_count_no_more():
