@@ -52,7 +52,7 @@ _PROMPTS = {
     **dict.fromkeys((_COMPLETIONS, "/invocations"), ("prompt", "prompt_embeds")),
     f"{_CHATS}/batch": ("messages",), "/generative_scoring": ("items",), "/v1/systemone": ("questions",),
 }  # fmt: skip
-"""Fields by path that may hold several prompts; what a path does not read costs nobody a place."""
+"""Fields by path that may hold several prompts; what a path does not read takes no place."""
 _ROWS = 64
 _BYTES = _ROWS * 8
 

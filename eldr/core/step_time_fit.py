@@ -111,8 +111,9 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
 
     Notes
     -----
-    Experts of layers that draft take as long as any others, and count in what a step takes beside its own experts. One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
-    accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
+    One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
+    accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it.
+    Experts of layers that draft take as long as any others, and count in ``fixed``. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
 
     Where all observations tell the context, the model gains a term for it if that explains held-out observations better beyond doubt:
@@ -149,9 +150,8 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     tokens = math.fsum(window.steps * n for window, n in zip(rows, fed, strict=True))
     held = math.fsum(window.steps * window.context for window in rows)
     fixed, per_expert, per_token_fed, *more = map(float, fit.constants)
-    fixed += per_expert * float(
-        np.mean([window.drafted for window in rows])
-    )  # whichever engine a request is placed on
+    # a step takes these whichever engine a request is placed on
+    fixed += per_expert * float(np.mean([window.drafted for window in rows]))
     per_request = per_token_fed * (tokens / requests if requests else 1.0)
     pool = StepTime(fixed, per_expert, per_request, default.n_experts, *more)
     step_times = {name: pool.scaled(float(speed)) for name, speed in zip(names, fit.speeds, strict=True)}

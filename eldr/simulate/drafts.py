@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,10 +40,9 @@ class Drafts:
             steps = steps[:, : several * rows].reshape(len(steps), several, -1)
         return replace(population, logs=population.logs * np.float32(rows), steps=steps)
 
-    def slowed(self, step_times: Sequence[StepTime]) -> tuple[StepTime, ...]:
-        """Return the step times of engines that draft: each token fed costs as much as a request. Heads' own layers cost nothing here."""
-        rows = 1 + self.tokens
-        return tuple(replace(one, per_request=one.per_request * rows) for one in step_times)
+    def slowed(self, step_time: StepTime) -> StepTime:
+        """Return the step time of engines that draft: each token fed costs as much as a request. Heads' own layers cost nothing here."""
+        return replace(step_time, per_request=step_time.per_request * (1 + self.tokens))
 
 
 NO_DRAFTS = Drafts()

@@ -49,8 +49,9 @@ class Setting:
 
     @property
     def step_times(self) -> tuple[StepTime, ...]:
-        """One per engine, without drafts."""
-        return tuple(self.step_time.scaled(self.speeds[at % len(self.speeds)]) for at in range(self.engines))
+        """One per engine."""
+        step_time = self.drafts.slowed(self.step_time)
+        return tuple(step_time.scaled(self.speeds[at % len(self.speeds)]) for at in range(self.engines))
 
     def lengths(self, population: Population) -> Ints:
         """Return the steps of each of a population's requests, shape (n,)."""
@@ -59,7 +60,7 @@ class Setting:
     def operating_point(self, population: Population, seed: int) -> OperatingPoint:
         """Return the even load that the rate, or the batch that is wanted, stands for."""
         rng = np.random.default_rng([seed, 6])
-        step_times = self.drafts.slowed(self.step_times)
+        population = self.drafts.fed(population)
         tokens = float(self.lengths(population).mean())
 
         def used(batch: float) -> float:
@@ -67,16 +68,16 @@ class Setting:
 
         rate = self.rate
         if rate is None and self.batch is not None:
-            return at_batch(step_times, used, tokens, self.batch)
+            return at_batch(self.step_times, used, tokens, self.batch)
         if rate is None and population.arrivals is not None:
             rate = population.arrivals.rate
         if rate is None:
             raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
-        return at_rate(step_times, used, tokens, rate, most=self.limits.max_num_seqs)
+        return at_rate(self.step_times, used, tokens, rate, most=self.limits.max_num_seqs)
 
     def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
         """Return the distinct experts per layer that a step of a mean batch waits for."""
-        return self.drafts.fed(population).active(batch, rng, DRAWS)
+        return population.active(batch, rng, DRAWS)
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

@@ -106,12 +106,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
     """
     population = prepared.population
     return simulate(
-        Pool(
-            setting.drafts.slowed(setting.step_times),
-            setting.limits,
-            setting.sampled,
-            setting.drafts,
-        ),
+        Pool(setting.step_times, setting.limits, setting.sampled, setting.drafts),
         population,
         load.workload,
         load.window,

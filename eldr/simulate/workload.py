@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,7 @@ def make_workload(
     chance = np.random.default_rng([seed, 2])
     record = draw_records(population, draw_labels(population, len(arrival), chance), chance)
     steps = lengths(population, record, output_tokens, per_step)
-    return arranged(arrival, arrival, record, steps, window, per_step)
+    return replace(arranged(arrival, arrival, record, steps, window), per_step=per_step)
 
 
 def last_arrival(rate: float, window: Window) -> float:
@@ -121,13 +121,11 @@ def lengths(population: Population, record: Ints, output_tokens: int | None, per
     return np.ceil(tokens / per_step).astype(np.int64)
 
 
-def arranged(  # noqa: PLR0917
-    arrival: Times, ready: Times, record: Ints, tokens: Ints, window: Window, per_step: float = 1.0
-) -> Workload:
+def arranged(arrival: Times, ready: Times, record: Ints, tokens: Ints, window: Window) -> Workload:
     """Return a workload in the order in which requests are placed."""
     order = np.argsort(ready, kind="stable")
     measured = (arrival >= window.warmup) & (arrival < window.end)
-    return Workload(arrival[order], ready[order], record[order], tokens[order], measured[order], per_step)
+    return Workload(arrival[order], ready[order], record[order], tokens[order], measured[order])
 
 
 def poisson(rate: float, last: float, rng: np.random.Generator) -> Times:

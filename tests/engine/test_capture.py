@@ -115,10 +115,10 @@ def engine(*modules, experts=EXPERTS):
     )
 
 
-def drafting(target, *drafts):
-    """Return the configuration of an engine whose model has a layer, beside heads that go on with its numbers and a draft model's layer."""
-    head, draft = drafts
+def drafting(target, head, draft):
+    """Return the configuration of an engine whose model has a layer, beside a head that goes on with its numbers and a draft model's layer."""
     config = engine()
+    config.speculative_config = object()
     names = {
         "model.layers.0.mlp": target,
         "model.layers.3.mlp": head,
@@ -130,18 +130,17 @@ def drafting(target, *drafts):
 
 
 def test_layers_of_a_model_that_drafts_are_told_apart():
-    layers = target, *drafts = Layer(0), Layer(3), Layer(0)
-    config = drafting(*layers)
+    target, *drafts = Layer(0), Layer(3), Layer(0)
+    config = drafting(target, *drafts)
+    assert routing.moe_modules(config) == ([target], drafts)
+    config.speculative_config = None
     with pytest.raises(ValueError, match="layer 0: it routes more than once"):
         routing.moe_modules(config)
-    config.speculative_config = object()
-    assert routing.moe_modules(config) == ([target], drafts)
 
 
 def test_experts_that_drafting_loads_are_counted_by_pass_and_touch_no_token():
     layers = target, head, draft = Layer(0), Layer(3), Layer(0)
     config = drafting(*layers)
-    config.speculative_config = object()
     step = capture_of(config)
     step.begin()
     route(target, [[1, 2], [3, 4]])
@@ -157,7 +156,6 @@ def test_a_drafting_layer_goes_on_with_the_very_ids_that_it_chose():
     """Some routers choose in int64, and their kernel reads the tensor after us."""
     layers = Layer(0), Layer(3), Layer(0)
     config = drafting(*layers)
-    config.speculative_config = object()
     step = capture_of(config)
     step.begin()
     ids = torch.tensor([[0, EXPERTS - 1], [-1, 2]])
@@ -170,7 +168,6 @@ def test_a_drafting_layer_goes_on_with_the_very_ids_that_it_chose():
 def test_what_warm_ups_drafted_and_what_fails_beside_the_counts_changes_no_count(monkeypatch):
     layers = target, head, _ = Layer(0), Layer(3), Layer(0)
     config = drafting(*layers)
-    config.speculative_config = object()
     step = capture_of(config)
     route(head, [[0, 1]])
     step.begin()
@@ -189,7 +186,7 @@ def test_layers_without_numbers_cannot_be_told_from_those_that_draft():
     config.compilation_config.static_all_moe_layers = list(names)
     assert len(routing.moe_modules(config)[0]) == 2
     config.speculative_config = object()
-    with pytest.raises(ValueError, match=r"blocks\.0\.ffn: layers that draft cannot be told"):
+    with pytest.raises(ValueError, match=r"blocks\.0\.ffn: layers that draft cannot be distinguished from"):
         routing.moe_modules(config)
 
 
@@ -197,7 +194,6 @@ def test_where_drafting_hides_its_experts_those_of_the_model_are_counted_all_the
     layers = target, head, _ = Layer(0), Layer(3), Layer(0)
     head.router.num_fused_shared_experts = 1
     config = drafting(*layers)
-    config.speculative_config = object()
     step = capture_of(config)
     step.begin()
     route(target, [[1, 2]])

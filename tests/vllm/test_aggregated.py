@@ -57,8 +57,7 @@ class Served:
     pair: Pair
     reference: ReferenceClient
     near_ties: list[str]
-    drafts: bool
-    heads: bool
+    drafts: str
 
     def signed(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
         """Return requests of one sequence with what their records say of their prompts.
@@ -98,7 +97,11 @@ def served(request, environment, plugin, tmp_path_factory, near_ties):
     engine = Engine("both", setup, environment, folder)
     with serving(engine), ReferenceClient(environment, model) as reference:
         yield Served(
-            engine, Pair(engine.url, engine.url, NAME), reference, near_ties, bool(drafts), drafts == MTP
+            engine,
+            Pair(engine.url, engine.url, NAME),
+            reference,
+            near_ties,
+            drafts["method"] if drafts else "",
         )
 
 
@@ -115,7 +118,7 @@ def test_cold_then_from_the_prefix_cache(served):
     prompt, hits = tokens(1, 150), served.engine.metric(HITS)
     served.check([served.pair.ask_decode_only(p, 12) for p in (prompt, prompt, prompt[:96] + tokens(2, 40))])
     # vLLM computes the last cached block again for a head that drafts, whose input it holds
-    assert served.engine.metric(HITS) - hits >= 128 + 96 - (2 * BLOCK if served.heads else 0)
+    assert served.engine.metric(HITS) - hits >= 128 + 96 - (2 * BLOCK if served.drafts == "mtp" else 0)
 
 
 def test_lengths_around_blocks_and_chunks(served):

@@ -260,9 +260,8 @@ class _Drafting:
         del layer_id, rows
         with self._counting:
             if topk_ids is not None:
-                ids = (
-                    topk_ids.flatten().long().clamp(-1, len(self._used) - 2).add_(1)
-                )  # a copy: the layer goes on with its own
+                # a copy: the layer goes on with its own ids
+                ids = topk_ids.flatten().long().clamp(-1, len(self._used) - 2) + 1
                 self._loaded.add_(self._used.zero_().scatter_(0, ids, 1)[1:-1].sum())
 
     def take(self) -> torch.Tensor:
@@ -315,17 +314,17 @@ def moe_modules(config: Any) -> tuple[list[Any], list[Any]]:
         raise ValueError("no mixture-of-experts layer found")
     known, drafting = list(found.values()), []
     if config.speculative_config is not None:
-        first = next(
-            iter(found)
-        )  # the model that is served is built first; heads that draft may go on with its numbers
+        # the model that is served is built first; heads that draft may go on with its numbers
+        first = next(iter(found))
         if ".layers." not in first:
-            raise ValueError(f"{first}: layers that draft cannot be told from the model's own by such a name")
+            raise ValueError(
+                f"{first}: layers that draft cannot be distinguished from the model's own by such a name"
+            )
         root = _root(first)
         layers = config.model_config.get_total_num_hidden_layers()
-        served = {name for name, m in found.items() if _root(name) == root and m.layer_id < layers}
-        known, drafting = (
-            [m for name, m in found.items() if (name in served) == wanted] for wanted in (True, False)
-        )
+        own = [name for name, m in found.items() if _root(name) == root and m.layer_id < layers]
+        known = [found[name] for name in own]
+        drafting = [m for name, m in found.items() if name not in own]
     named = [name for name in compilation.static_all_moe_layers if name not in found]
     if named:
         raise ValueError(

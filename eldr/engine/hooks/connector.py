@@ -54,8 +54,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     Raises
     ------
     UnsupportedEngineError
-        If the engine is to balance activations and cannot. If ``kv_role`` is
-        neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention, ``activation_records`` is no number of
+        If the engine is to balance activations and cannot, ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention, ``activation_records`` is no number of
         records, or ``ELDR_BALANCE`` means nothing.
     """
 
@@ -72,10 +71,10 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 prompts=self._prompts,
                 drafts_first=vllm_config.speculative_config is not None and needs.drafts_first(),
             )
-            if self._balances and (
-                problems := problems + setting.problems(vllm_config, prompts=self._prompts)
-            ):
-                raise UnsupportedEngineError("; ".join(problems))
+            if self._balances:
+                problems += setting.problems(vllm_config, prompts=self._prompts)
+                if problems:
+                    raise UnsupportedEngineError("; ".join(problems))
         self._counting = Counting("counts of experts")
         if problems:
             self._counting.stop("; ".join(problems))

@@ -115,14 +115,13 @@ def warned(judged: Condition, views: Sequence[RouterView], cr: EldrDeployment) -
     status, reason = judged.status, judged.reason
     if reason == _NOT_COUNTED:
         status, reason = "True", "Reported"
-    if reasons := uncounted(cr, ROLE_DECODE):
+    reasons, silent = uncounted(cr, ROLE_DECODE), sorted({name for view in views for name in view.silent})
+    if reasons:
         message += f"{_BY_ARGUMENT}{'; '.join(reasons)}"
-        if status == "True":
-            status, reason = "False", _NOT_COUNTED
-    elif silent := sorted({name for view in views for name in view.silent}):
+    elif silent:
         message += f"{_SILENT}{', '.join(silent)}; look for ELDR in their logs (container engine), and restart their pods"
-        if status == "True":
-            status, reason = "False", _NOT_COUNTED
+    if status == "True" and (reasons or silent):
+        status, reason = "False", _NOT_COUNTED
     if versions := sorted({version for view in views for version in view.untested}):
         message += f"{_UNTESTED}{', '.join(versions)}; compare signatures before you rely on them, or take an image of a tested one"
     return judged._replace(status=status, reason=reason, message=message)

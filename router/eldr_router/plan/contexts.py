@@ -29,9 +29,8 @@ _WAIT_SECONDS = 1.0
 """So long a request may wait at an engine for others to end: a client that gets 429 comes back no sooner, and needs another prefill."""
 TELLS_SECONDS = 35.0
 """So long what an engine told says how often requests end there: engines are asked every 10 s."""
-_TOKENS_PER_BYTE = 0.25
-_LONGEST_TOKEN = 20
-"""Bytes of a body for each token of its prompt, beyond which it is no text."""
+_USUAL_TOKEN, _LONGEST_TOKEN = 4, 20
+"""Bytes of a body for each token of its prompt: before any engine has reported, and beyond which it is no text."""
 _SIZES = 32
 _LONGEST = 1 << 20
 """Tokens of an answer: more in the mean is a fault of the engine."""
@@ -85,7 +84,7 @@ class Contexts:
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = self._answer = 0.0
-        self._tokens_per_byte = _TOKENS_PER_BYTE
+        self._tokens_per_byte = 1 / _USUAL_TOKEN
 
     @property
     def usual(self) -> float:
@@ -143,11 +142,11 @@ class Contexts:
         return size * self._tokens_per_byte
 
     def doubt(self) -> None:
-        """Go back to the usual length of tokens, a little: of a prompt that no prefill engine gets nobody tells."""
-        self._tokens_per_byte += (_TOKENS_PER_BYTE - self._tokens_per_byte) / _SIZES
+        """Go back to the usual length of tokens, a little: a prompt that no prefill engine gets teaches nothing."""
+        self.learn(_USUAL_TOKEN, 1)
 
     def learn(self, size: int, prompt: int) -> None:
-        """Learn from what a prefill engine told of a body's prompt; images take many bytes for few tokens, and teach nothing."""
+        """Learn from the tokens that a prefill engine reports of a body's prompt; images take many bytes for few tokens, and teach nothing."""
         if prompt > size / _LONGEST_TOKEN:
             self._tokens_per_byte += (prompt / size - self._tokens_per_byte) / _SIZES
 

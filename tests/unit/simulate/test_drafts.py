@@ -31,7 +31,7 @@ def test_drafts_load_more_experts_and_take_fewer_steps(population, step_time, sa
             population, rate=5.0, window=WINDOW, seed=0, output_tokens=60, per_step=drafts.per_step
         )
         assert set(workload.tokens) == {60 if drafts is NO_DRAFTS else 24}
-        pool = Pool(drafts.slowed((step_time,) * 4), Limits(), sampled, drafts)
+        pool = Pool((drafts.slowed(step_time),) * 4, Limits(), sampled, drafts)
         policy = parse_contender("JSQ").policy({})
         found[drafts.tokens] = simulate(pool, population, workload, WINDOW, policy).measures
     plain, drafted = found[0], found[3]

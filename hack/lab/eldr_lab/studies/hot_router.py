@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -132,6 +132,15 @@ def problem(url: str) -> str:
     return ""
 
 
+async def arrivals(rng: np.random.Generator, rate: float, seconds: float) -> AsyncIterator[None]:
+    """Yield when requests arrive, at random."""
+    loop = asyncio.get_running_loop()
+    began, due = loop.time(), 0.0
+    while (due := due + rng.exponential(1 / rate)) < seconds:
+        await asyncio.sleep(began + due - loop.time())
+        yield
+
+
 async def load(found: Run, ports: list[int], engines: list[str], seconds: float, seed: int) -> None:
     """Send requests at random times, most to the first router, and look at engines meanwhile."""
     rng = np.random.default_rng(seed)
@@ -139,11 +148,9 @@ async def load(found: Run, ports: list[int], engines: list[str], seconds: float,
         over = asyncio.Event()
         looking = group.create_task(look(found, client, engines, over))
         asking: list[asyncio.Task[None]] = []
-        began, due = asyncio.get_running_loop().time(), 0.0
-        while (due := due + rng.exponential(1 / RATE)) < seconds:
+        async for _ in arrivals(rng, RATE, seconds):
             router = 0 if len(ports) == 1 or rng.random() < HOT else int(rng.integers(1, len(ports)))
             prompt = f"{rng.integers(1 << 30)} " + "word " * rng.integers(20, 200)
-            await asyncio.sleep(began + due - asyncio.get_running_loop().time())
             asking.append(group.create_task(ask(found, client, router, ports[router], prompt)))
         await asyncio.gather(*asking)
         over.set()

@@ -28,7 +28,7 @@ from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
 from eldr_lab.evidence.markdown import table
-from eldr_lab.studies.hot_router import problem, program
+from eldr_lab.studies.hot_router import arrivals, problem, program
 
 THRESHOLDS = (0, 64, 256, 1024, 4096)
 DECODE, TOKENS, SPEED, RATE = 2, 48, 2.0, 10.0
@@ -82,11 +82,9 @@ async def load(found: Run, url: str, seconds: float, seed: int) -> None:
     """Send prompts of many lengths at random times."""
     rng = np.random.default_rng(seed)
     async with httpx.AsyncClient(timeout=120, limits=UNBOUNDED) as client, asyncio.TaskGroup() as group:
-        began, due = asyncio.get_running_loop().time(), 0.0
-        while (due := due + rng.exponential(1 / RATE)) < seconds:
+        async for _ in arrivals(rng, RATE, seconds):
             words = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST))))
             prompt = f"{rng.integers(1 << 30)} " + "word " * words
-            await asyncio.sleep(began + due - asyncio.get_running_loop().time())
             group.create_task(ask(found, client, url, prompt))
 
 
