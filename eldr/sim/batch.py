@@ -30,8 +30,8 @@ class Sequence:
         Trace record that it replays.
     kv : str
         Contents of its KV cache (see :mod:`eldr.sim.text`).
-    on_token : callable
-        Called with the index of each generated token.
+    on_tokens : callable
+        Called with the indices of the tokens that a step generated.
     prompt : int
         Tokens of its prompt.
     seat : Seat
@@ -42,10 +42,12 @@ class Sequence:
     record: int
     kv: str
     max_tokens: int
-    on_token: Callable[[int], None]
+    on_tokens: Callable[[range], None]
     prompt: int = 0
     seat: Seat = field(default_factory=lambda: Seat(0))
     generated: int = 0
+    accepted: float = 0.0
+    """Drafts that were accepted, as their share has it, less those that were generated."""
 
     @property
     def context(self) -> int:
@@ -59,15 +61,20 @@ class Sequence:
 
 
 class Batch:
-    """Sequences that decode together, one token each per step.
+    """Sequences that decode together, one token and the accepted drafts each per step.
 
     Parameters
     ----------
     traces : Traces
-        Activations that the sequences replay.
+        Activations that the sequences replay; a draft's are those of the token in its place.
+    drafts : int
+        Tokens that a step drafts for each sequence.
+    accepted : float
+        Share of them that are accepted.
     """
 
-    def __init__(self, traces: Traces) -> None:
+    def __init__(self, traces: Traces, drafts: int = 0, accepted: float = 0.0) -> None:
+        self._drafts, self._accepted = drafts, accepted
         self._traces = traces
         self._layers = np.arange(traces.n_layers)[:, None]
         self._used = np.zeros((traces.n_layers, traces.n_experts), dtype=np.bool_)
@@ -88,19 +95,26 @@ class Batch:
         self._stepping = list(self.running)
         self._used[:] = False
         for sequence in self._stepping:
-            self._used[self._layers, self._traces.experts(sequence.record, sequence.generated)] = True
+            for step in range(sequence.generated, sequence.generated + 1 + self._drafts):
+                self._used[self._layers, self._traces.experts(sequence.record, step)] = True
         return float(self._used.sum()) / self._traces.n_layers
 
     def finish(self) -> list[Sequence]:
-        """End the step: a token for each sequence that began it and still runs; return those that finished."""
+        """End the step: tokens for each sequence that began it and still runs; return those that finished."""
         still = set(
             self.running
         )  # who was aborted meanwhile gets nothing, and who came meanwhile had no part in it
         stepped, self._stepping = [s for s in self._stepping if s in still], []
-        for sequence in stepped:
-            sequence.generated += 1
+        new = [self._generate(sequence) for sequence in stepped]
         finished = [sequence for sequence in stepped if sequence.finished]
         self.running = [sequence for sequence in self.running if not sequence.finished]
-        for sequence in stepped:
-            sequence.on_token(sequence.generated - 1)
+        for sequence, indices in zip(stepped, new, strict=True):
+            sequence.on_tokens(indices)
         return finished
+
+    def _generate(self, sequence: Sequence) -> range:
+        sequence.accepted += self._drafts * self._accepted
+        first, whole = sequence.generated, int(sequence.accepted)
+        sequence.accepted -= whole
+        sequence.generated = min(first + 1 + whole, sequence.max_tokens)
+        return range(first, sequence.generated)

@@ -50,6 +50,10 @@ from eldr.sim.server import EngineApp
     help="What a step takes longer for each token of context.",
 )
 @click.option(
+    "--drafts", type=click.IntRange(0), default=0, help="Tokens that a step drafts for each request."
+)
+@click.option("--accepted", type=FiniteRange(0, 1), default=0.8, help="Share of drafts that are accepted.")
+@click.option(
     "--first-step-delay",
     type=FiniteRange(0),
     default=0.0,

@@ -46,6 +46,10 @@ class EngineSettings:
         Before ``speed``; preempted requests take it again.
     context_seconds_per_token : float
         What a step takes longer for each token of context, before ``speed``; 0: the step-time model has it in what a request takes.
+    drafts : int
+        Tokens that a decode step drafts for each request.
+    accepted : float
+        Share of them that are accepted.
     first_step_delay : float
         Extra seconds between the pull and the first token; widens a window that failure tests aim at.
     activations : int
@@ -67,6 +71,8 @@ class EngineSettings:
     max_model_len: int = 8192
     prefill_seconds_per_token: float = 2e-5
     context_seconds_per_token: float = 0.0
+    drafts: int = 0
+    accepted: float = 0.8
     first_step_delay: float = 0.0
     activations: int = 4096
     heeds_deadlines: bool = True
@@ -98,7 +104,7 @@ class Engine:
         self.ring = ActivationRing(settings.activations)
         self.pool = BlockPool(settings.kv_blocks, settings.block_size)
         self.results = PrefillResults(self.pool, settings.lease)
-        self._batch = Batch(traces)
+        self._batch = Batch(traces, settings.drafts, settings.accepted)
         self._prefilling = asyncio.Lock()
         self._seats: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._occupied = 0
@@ -126,8 +132,9 @@ class Engine:
                 due = loop.time()
                 continue
             size, active = len(self._batch.running), self._batch.begin()
+            fed = size * (1 + self.settings.drafts)
             context = sum(sequence.context for sequence in self._batch.running)
-            seconds = self.step_time.seconds(size, active, context) * self.settings.speed + self._recompute
+            seconds = self.step_time.seconds(fed, active, context) * self.settings.speed + self._recompute
             self._recompute = 0.0
             due = max(due + seconds, loop.time())
             await asyncio.sleep(due - loop.time())
@@ -135,8 +142,8 @@ class Engine:
                 continue
             for sequence in self._batch.finish():
                 self._finish(sequence)
-            self.metrics.generation_tokens.inc(size)
             self.metrics.context.inc(context)
+            self.metrics.fed_tokens.inc(fed)
             self.metrics.active_experts.observe(active)
             self.metrics.batch_size.observe(size)
             self.metrics.step_seconds.observe(seconds)
@@ -144,7 +151,8 @@ class Engine:
     def _grow(self) -> None:
         """Take the blocks that the next step writes; where there are none, who came last loses its own."""
         for sequence in tuple(self._batch.running):
-            need = self.pool.blocks_for(sequence.context) - sequence.seat.blocks
+            most = min(sequence.context + self.settings.drafts, sequence.prompt + sequence.max_tokens)
+            need = self.pool.blocks_for(most) - sequence.seat.blocks
             while need > 0 and sequence.seat.waiting is None:
                 if self.pool.take(need):
                     sequence.seat.blocks += need

@@ -43,8 +43,8 @@ class Generation:
                     f"{tokens + request.max_tokens} tokens ({tokens} in the prompt, {request.max_tokens} for the output)."
                 )
 
-    async def tokens(self) -> AsyncGenerator[tuple[int, str]]:
-        """Yield ``(choice, text)`` per generated token; stops the sequences when it is closed early.
+    async def tokens(self) -> AsyncGenerator[tuple[int, str, bool]]:
+        """Yield ``(choice, text, is_last)`` per step of a sequence; stops the sequences when it is closed early.
 
         Raises
         ------
@@ -54,7 +54,7 @@ class Generation:
         loop = asyncio.get_running_loop()
         arrived = last = loop.time()
         metrics = self._engine.metrics
-        queue: asyncio.Queue[tuple[int, int, str]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, range, str]] = asyncio.Queue()
         sequences: list[Sequence] = []
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -65,7 +65,7 @@ class Generation:
                     kv = await self._obtain_kv(prompt, size)
                     if self._holds_for_remote:
                         self.kv_transfer_params = self._engine.hold(self.id, kv, record, size, seat)
-                        yield choice, text.token(kv, 0)
+                        yield choice, text.token(kv, 0), True
                         metrics.finished("length")
                         return
                     sequence = Sequence(
@@ -73,18 +73,22 @@ class Generation:
                         record=record,
                         kv=kv,
                         max_tokens=self._request.max_tokens,
-                        on_token=partial(_put, queue, choice, kv),
+                        on_tokens=partial(_put, queue, choice, kv),
                         prompt=size,
                         seat=seat,
                     )
                     sequences.append(sequence)
                     await self._engine.start(sequence)
-                for number in range(len(sequences) * self._request.max_tokens):
-                    choice, index, kv = await queue.get()
+                unfinished, latency = len(sequences), metrics.ttft
+                while unfinished:
+                    choice, indices, kv = await queue.get()
                     now = loop.time()
-                    (metrics.itl if number else metrics.ttft).observe(now - (last if number else arrived))
-                    last = now
-                    yield choice, text.token(kv, index)
+                    latency.observe(now - last)
+                    last, latency = now, metrics.itl
+                    metrics.generation_tokens.inc(len(indices))
+                    is_last = indices.stop == self._request.max_tokens
+                    unfinished -= is_last
+                    yield choice, "".join(text.token(kv, index) for index in indices), is_last
                 metrics.e2e.observe(loop.time() - arrived)
                 metrics.finished("length")
             except (asyncio.CancelledError, GeneratorExit):
@@ -112,38 +116,36 @@ class Generation:
         """Generate everything and return the answer object."""
         texts = [""] * len(self._request.prompts)
         async with contextlib.aclosing(self.tokens()) as tokens:
-            async for choice, piece in tokens:
+            async for choice, piece, _ in tokens:
                 texts[choice] += piece
         total = len(texts) * self._request.max_tokens
         return self._answer.whole(texts, self.prompt_tokens, total, self.kv_transfer_params)
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the SSE events of a streamed answer, or of a failed pull; a chat's opening comes before that, as in vLLM."""
-        left = [self._request.max_tokens] * len(self._request.prompts)
         opened: set[int] = set()
         answer = self._answer
         for said in answer.before():
             yield said
         try:
             async with contextlib.aclosing(self.tokens()) as tokens:
-                async for choice, piece in tokens:
+                async for choice, piece, is_last in tokens:
                     if choice not in opened:
                         opened.add(choice)
                         for said in answer.opening(choice):
                             yield said
-                    left[choice] -= 1
-                    for said in answer.piece(choice, piece, None if left[choice] else "length"):
+                    for said in answer.piece(choice, piece, "length" if is_last else None):
                         yield said
         except TransferError:
             for said in (*(() if opened else answer.opening(0)), *answer.failure()):
                 yield said
             return
-        for said in answer.end(self.prompt_tokens, len(left) * self._request.max_tokens):
+        for said in answer.end(self.prompt_tokens, len(self._records) * self._request.max_tokens):
             yield said
 
 
-def _put(queue: asyncio.Queue[tuple[int, int, str]], choice: int, kv: str, index: int) -> None:
-    queue.put_nowait((choice, index, kv))
+def _put(queue: asyncio.Queue[tuple[int, range, str]], choice: int, kv: str, indices: range) -> None:
+    queue.put_nowait((choice, indices, kv))
 
 
 _ANSWERS: dict[str, Callable[[Parsed, str, str, int], Answer]] = {

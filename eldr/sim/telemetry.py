@@ -106,6 +106,7 @@ class EngineMetrics:
         )
         self.batch_size = histogram(contract.METRIC_BATCH_SIZE, "Requests in a step.", contract.BATCH_BUCKETS)
         self.context = counter(contract.METRIC_CONTEXT_TOKENS, "Tokens of KV that requests of steps held.")
+        self.fed_tokens = counter(contract.METRIC_FED_TOKENS, "Tokens that steps fed, drafts included.")
         self.step_seconds = histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
 
     def finished(self, reason: str) -> None:

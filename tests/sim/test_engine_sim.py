@@ -17,6 +17,7 @@ from eldr.contract import (
     KV_KEY,
     LATE_DISCARDED,
     LATE_PREFILLED,
+    METRIC_FED_TOKENS,
     METRIC_IN_FLIGHT,
     METRIC_REFUSED,
     PATH_LOAD,
@@ -265,6 +266,24 @@ def test_decode_activations_are_served_once_finished(pair):
     assert record["request_id"] == "eldr-0a0b0c0d-7"
     captured = traces.load()
     assert (decode_counts(record).counts == captured.decode_counts(captured.record_of("act"), 8)).all()
+
+
+@pytest.mark.slow
+def test_an_engine_that_drafts_says_the_same_in_fewer_steps():
+    with engine("decode", *FAST, "--drafts", "3", "--accepted", "0.5") as d:
+        body = {"model": "m", "prompt": "act", "max_tokens": 11, "stream": True}
+        headers = {"x-request-id": attempt_id(request_base("0a0b0c0d", 8), 1)}
+        lines = httpx.post(f"{d.url}/v1/completions", json=body, headers=headers).text.split("\n\n")
+        chunks = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+        assert "".join(chunk["text"] for chunk in chunks) == text.completion("act", 11)
+        assert [chunk["finish_reason"] for chunk in chunks] == [None] * 4 + ["length"], "2.5 tokens a step"
+        assert metric(d.url, f"{METRIC_FED_TOKENS}_total") == 5 * 4
+        assert metric(d.url, "vllm:generation_tokens_total") == 11
+        assert metric(d.url, "vllm:inter_token_latency_seconds_count") == 4
+        (record,) = httpx.get(f"{d.url}/eldr/v1/activations").json()["records"]
+        captured = traces.load()
+        expected = captured.decode_counts(captured.record_of("act"), 10)
+        assert (decode_counts(record).counts == expected).all(), "rejected drafts are in no record"
 
 
 @pytest.mark.slow

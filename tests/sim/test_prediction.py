@@ -16,15 +16,16 @@ from click.testing import CliRunner
 
 from eldr import centroids
 from eldr.cli import main
-from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.centroids import fitted, similarities
 from eldr.simulate.contenders import parse_contender
+from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
 from eldr.simulate.run import Pool, simulate
-from eldr.simulate.workload import Window, Workload
+from eldr.simulate.workload import Window, Workload, lengths
 from eldr_demo import load as demo
 from eldr_demo.arrivals import Poisson
 from eldr_demo.simulated import replay
@@ -37,7 +38,9 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.process]
 KINDS = ("fr", "ru", "manual", "legal")
 POLICIES = {"JSQ": "JSQ", "ELDR": "ELDR", "MarginalUnion": "MarginalUnion:prior=0.23"}
 """As the router calls them, and the simulator."""
-N_ENGINES, SPEED, RATE, TOKENS = 4, 5.0, 14.0, 48
+N_ENGINES, SPEED, TOKENS = 4, 5.0, 48
+RATES = {NO_DRAFTS: 14.0, Drafts(1, 0.85): 20.0}
+"""Requests per second, so that batches are about as large with drafts as without."""
 SETTLE, MEASURE = 7.0, 14.0
 ATTEMPTS = 5
 BUSY = 1.1  # times the step-time model, 1.00 where nothing else runs: on a machine that is slower, or stands still, a phase is measured again
@@ -68,6 +71,7 @@ class Live:
     phases: Mapping[str, Phase]
     found: centroids.CentroidSet
     log: Path
+    drafts: Drafts
 
 
 @pytest.fixture(scope="module")
@@ -75,38 +79,39 @@ def source() -> Captured:
     return Captured(traces.load(), KINDS)
 
 
-@pytest.fixture(scope="module")
-def live(source: Captured, tmp_path_factory: pytest.TempPathFactory) -> Live:
+@pytest.fixture(scope="module", params=RATES, ids=["no drafts", "one draft"])
+def live(source: Captured, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Live:
     """Every policy under the same arrivals of the same requests, logged."""
-    return served(source, tmp_path_factory.mktemp("live"))
+    return served(source, tmp_path_factory.mktemp("live"), request.param)
 
 
-def served(source: Captured, folder: Path) -> Live:
+def served(source: Captured, folder: Path, drafts: Drafts) -> Live:
     """Serve each policy; skip the test where no attempt at a phase kept the time."""
     found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
     (folder / "set.eldr").write_bytes(centroids.dump(found))
     with contextlib.ExitStack() as stack:
         speed = ("--speed", str(SPEED))
         engines = {f"p{n}": stack.enter_context(engine("prefill", *speed)).url for n in range(2)}
+        speed += ("--drafts", str(drafts.tokens), "--accepted", str(drafts.accepted))
         engines |= {f"d{n}": stack.enter_context(engine("decode", *speed)).url for n in range(N_ENGINES)}
         options = ("--centroids", str(folder / "set.eldr"))
         process = stack.enter_context(router(folder, engines, *options, policy="JSQ", sample_rate=1.0))
-        phases = asyncio.run(serve(process, engines))
+        phases = asyncio.run(serve(process, engines, drafts))
     if phases.keys() != {*POLICIES}:
         pytest.skip("other programs keep this machine too busy to measure anything")
-    return Live(phases, found, folder / "log")
+    return Live(phases, found, folder / "log", drafts)
 
 
-async def serve(process: Router, engines: Mapping[str, str]) -> dict[str, Phase]:
+async def serve(process: Router, engines: Mapping[str, str], drafts: Drafts) -> dict[str, Phase]:
     records = traces.load().split(KINDS)[1]
     spans: dict[str, Span] = {}
-    async with traffic(process, engines) as (load, sampler):
+    async with traffic(process, engines, RATES[drafts]) as (load, sampler):
         for policy in POLICIES:
             process.configure(engines, policy=policy)
             await asyncio.to_thread(wait_for, lambda p=policy: process.state()["policy"] == p, policy)
             for attempt in range(ATTEMPTS):
                 load.switch(demo.Workload(f"{policy} {attempt}", replay(records), logged=True))
-                span = await measured(sampler, f"{policy} {attempt}")
+                span = await measured(sampler, f"{policy} {attempt}", drafts.slowed(STEP_TIME))
                 if span.slowness < BUSY:
                     spans[policy] = span
                     break
@@ -117,8 +122,10 @@ async def serve(process: Router, engines: Mapping[str, str]) -> dict[str, Phase]
 
 
 @contextlib.asynccontextmanager
-async def traffic(process: Router, engines: Mapping[str, str]) -> AsyncIterator[tuple[demo.Load, Sampler]]:
-    load = demo.Load(lambda: [process.url], "m", Poisson(RATE, seed=ARRIVALS), TOKENS)
+async def traffic(
+    process: Router, engines: Mapping[str, str], rate: float
+) -> AsyncIterator[tuple[demo.Load, Sampler]]:
+    load = demo.Load(lambda: [process.url], "m", Poisson(rate, seed=ARRIVALS), TOKENS)
     sampler = Sampler(lambda: [url for name, url in engines.items() if name[0] == "d"])
     load.switch(demo.Workload("before", replay(traces.load().split(KINDS)[1]), logged=True))
     stop = asyncio.Event()
@@ -141,7 +148,7 @@ class Span(NamedTuple):
     slowness: float
 
 
-async def measured(sampler: Sampler, name: str) -> Span:
+async def measured(sampler: Sampler, name: str, step_time: StepTime) -> Span:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(SETTLE)
     begun = loop.time()
@@ -151,7 +158,7 @@ async def measured(sampler: Sampler, name: str) -> Span:
     (first, before), (last, after) = inside[0], inside[-1]
     seen = after - before
     # engines are never idle at this rate
-    slowness = N_ENGINES * (last - first) / (seen.steps * STEP_TIME.seconds(seen.batch, seen.active_experts))
+    slowness = N_ENGINES * (last - first) / (seen.steps * step_time.seconds(seen.batch, seen.active_experts))
     return Span(name, begun, ended, seen.experts_per_token, slowness)
 
 
@@ -178,10 +185,14 @@ def again(source: Captured, live: Live, policy: str) -> Measures:
     # of the simulated prefill engines, hardly one of which ever has a queue
     ready = phase.arrival + SPEED * (0.005 + 2e-5 * requests.prompt_tokens[record])
     order = np.argsort(ready, kind="stable")
-    tokens = np.full(len(record), TOKENS)
-    workload = Workload(phase.arrival[order], ready[order], record[order], tokens, phase.measured[order])
+    per_step = live.drafts.per_step
+    steps = lengths(requests, record, TOKENS, per_step)
+    workload = Workload(
+        phase.arrival[order], ready[order], record[order], steps, phase.measured[order], per_step
+    )
+    step_time = live.drafts.slowed(STEP_TIME.scaled(phase.slowness))
     return simulate(
-        Pool((STEP_TIME.scaled(phase.slowness),) * N_ENGINES, Limits(), sampled=True),
+        Pool((step_time,) * N_ENGINES, Limits(), sampled=True, drafts=live.drafts),
         requests,
         workload,
         phase.window,
@@ -220,6 +231,8 @@ def predicted(live: Live, policy: str) -> Mapping[str, float]:
             str(phase.slowness * one)
             for one in (STEP_TIME.fixed * 1e3, STEP_TIME.per_expert * 1e6, STEP_TIME.per_request * 1e6)
         ),
+        "--drafts": live.drafts.tokens,
+        "--accepted": live.drafts.accepted,
         "--seconds": 60,
         "--jobs": 1,
         "--policies": POLICIES[policy],

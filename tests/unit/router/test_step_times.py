@@ -31,7 +31,8 @@ def test_sums_of_the_engine_simulator_are_read():
         metrics.active_experts.observe(active)
         metrics.step_seconds.observe(seconds)
         metrics.context.inc(450)
-    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7, 7, 900))
+        metrics.fed_tokens.inc(2 * batch)
+    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7, 14, 900))
 
 
 def test_ranks_are_read_whatever_their_labels_hold():

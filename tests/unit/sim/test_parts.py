@@ -77,7 +77,13 @@ def test_batch_unions_are_those_of_a_brute_force(captured):
     emitted: list[tuple[str, int]] = []
     for record, length in ((0, 3), (100, 1), (200, 2)):
         batch.add(
-            Sequence(str(record), record, "kv", length, lambda i, r=record: emitted.append((str(r), i)))
+            Sequence(
+                str(record),
+                record,
+                "kv",
+                length,
+                lambda new, r=record: emitted.extend((str(r), i) for i in new),
+            )
         )
     for step in range(3):
         alive = [r for r, length in ((0, 3), (100, 1), (200, 2)) if length > step]
@@ -89,6 +95,19 @@ def test_batch_unions_are_those_of_a_brute_force(captured):
         assert [s.request_id for s in finished] == {0: ["100"], 1: ["200"], 2: ["0"]}[step]
     assert batch.running == []
     assert sorted(emitted) == [("0", 0), ("0", 1), ("0", 2), ("100", 0), ("200", 0), ("200", 1)]
+
+
+def test_drafts_load_experts_and_become_tokens_as_their_share_says(captured):
+    batch, emitted = Batch(captured, drafts=2, accepted=0.75), []
+    batch.add(Sequence("r", 0, "kv", 9, emitted.append))
+    begun = 0
+    while batch.running:
+        fed = [captured.experts(0, step) for step in range(begun, begun + 3)]
+        assert batch.begin() == np.mean([len({*np.ravel([one[layer] for one in fed])}) for layer in range(4)])
+        finished = batch.finish()
+        begun = emitted[-1].stop
+    assert emitted == [range(2), range(2, 5), range(5, 7), range(7, 9)], "no token beyond the last"
+    assert [sequence.generated for sequence in finished] == [9]
 
 
 def test_a_preempted_request_that_is_aborted_leaves_nothing_behind(captured):
@@ -125,7 +144,7 @@ def test_who_comes_in_a_step_waits_for_the_next_and_who_leaves_gets_nothing(capt
     batch, emitted = Batch(captured), []
 
     def sequence(name):
-        return Sequence(name, 0, "kv", 2, lambda at: emitted.append((name, at)))
+        return Sequence(name, 0, "kv", 2, lambda new: emitted.extend((name, at) for at in new))
 
     first, leaver, late = map(sequence, ("first", "leaver", "late"))
     batch.add(first)
