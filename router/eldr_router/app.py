@@ -141,7 +141,15 @@ class App:
             self.services.tracing.address = self.addresses[0]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
-        peers = Peers(self.services, lambda: self.secrets.admin_token)
+        services = self.services
+        peers = Peers(
+            router=services.router,
+            registry=services.registry,
+            pool=services.pool,
+            locality=services.placer.locality,
+            clock=services.clock,
+            token=lambda: self.secrets.admin_token,
+        )
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),

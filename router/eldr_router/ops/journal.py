@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from eldr_router.plan.steps import Failure
+from eldr_router.plan.health import Failure
 
 log = logging.getLogger("eldr_router.requests")
 

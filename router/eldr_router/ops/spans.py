@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 import eldr
 from eldr_router.http.head import Headers
 from eldr_router.http.requests import Request
-from eldr_router.plan.steps import Failure
+from eldr_router.plan.health import Failure
 
 _CLOSE_SECONDS = 5.0
 _NANOSECONDS = 1_000_000_000

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from msgspec import Struct
+
+Engine = Any
+"""An engine's identity: anything that can be hashed; it is only compared."""
 
 _FIRST_EJECTION = 1.0
 _LONGEST_EJECTION = 30.0
 _ENOUGH_ERRORS = 3
+
+
+class Failure(Struct, frozen=True):
+    """One attempt that came to nothing."""
+
+    leg: str
+    engine: Engine
+    cause: str
+    message: str
 
 
 class Health:

@@ -23,6 +23,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from eldr_router.plan.health import Engine, Failure
 from eldr_router.plan.steps import (
     Action,
     Actions,
@@ -38,11 +39,9 @@ from eldr_router.plan.steps import (
     End,
     EndBroken,
     Ended,
-    Engine,
     Event,
     Exhausted,
     Fail,
-    Failure,
     Free,
     Gone,
     Heard,

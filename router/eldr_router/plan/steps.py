@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any
 
 from msgspec import Struct
 
-Engine = Any
-"""An engine's identity: anything that can be hashed; the machine only compares it."""
+from eldr_router.plan.health import Engine, Failure
 
 
 class Phase(StrEnum):
@@ -23,15 +21,6 @@ class Phase(StrEnum):
     OVER = "over"
 
     __hash__ = str.__hash__  # an enum's own is a Python function, and every step looks its phase up
-
-
-class Failure(Struct, frozen=True):
-    """One attempt that came to nothing."""
-
-    leg: str
-    engine: Engine
-    cause: str
-    message: str
 
 
 class State(Struct, frozen=True):

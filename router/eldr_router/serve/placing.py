@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.steps import Decode, Failure
+from eldr_router.plan.health import Failure
+from eldr_router.plan.steps import Decode
 from eldr_router.state.endpoint import Endpoint
 from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Registry

@@ -13,7 +13,7 @@ from eldr_router.net.inbound import ClientConnection
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan.apis import ANY_ENGINE, APIS
 from eldr_router.plan.headers import foreign
-from eldr_router.plan.steps import Failure
+from eldr_router.plan.health import Failure
 from eldr_router.serve.completion import Completion
 from eldr_router.serve.services import Services
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from eldr.addresses import Address, authority
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
+from eldr_router.net.pool import Pool
 from eldr_router.plan import tables
-from eldr_router.serve.services import Services
-from eldr_router.state.registry import Peer
+from eldr_router.state.locality import Locality
+from eldr_router.state.registry import Peer, Registry
 from eldr_router.state.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -28,16 +29,33 @@ class Peers:
 
     Parameters
     ----------
-    services : Services
-        Its registry knows who the others are.
+    router : str
+        The name of this router.
+    registry : Registry
+        Knows who the others are.
+    locality : Locality
+        Takes what they report.
+    clock : callable
+        Returns the time, seconds.
     token : callable
         Returns the bearer token of their admin ports; empty for none.
     """
 
-    def __init__(self, services: Services, token: Callable[[], str]) -> None:
-        self._services = services
-        self._registry = services.registry
-        self._tables = Tables(services.placer.locality)
+    def __init__(
+        self,
+        *,
+        router: str,
+        registry: Registry,
+        pool: Pool,
+        locality: Locality,
+        clock: Callable[[], float],
+        token: Callable[[], str],
+    ) -> None:
+        self._router = router
+        self._registry = registry
+        self._pool = pool
+        self._tables = Tables(locality)
+        self._clock = clock
         self._token = token
 
     async def run(self) -> None:
@@ -50,9 +68,9 @@ class Peers:
                     tasks.pop(address).cancel()
                 for address in peers:
                     if address not in tasks or tasks[address].done():
-                        tasks[address] = self._services.loop.create_task(self._follow(address))
+                        tasks[address] = asyncio.create_task(self._follow(address))
                 self._tables.retain(peers.keys())
-                self._tables.expire(self._services.clock())
+                self._tables.expire(self._clock())
                 await asyncio.sleep(_PERIOD)
         finally:
             for task in tasks.values():
@@ -77,7 +95,7 @@ class Peers:
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await fetch(
-                    self._services.pool, address, path, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER
+                    self._pool, address, path, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER
                 )
             told = tables.read_answer(answer.status, answer.body)
         except TimeoutError:
@@ -87,7 +105,7 @@ class Peers:
         except (BrokenError, ValueError) as error:
             # a pooled connection may have ended: the next question opens another one
             return peer.problem if getattr(error, "cause", None) == "stale" else str(error)
-        peer.answered_at = self._services.clock()
-        if not told.of.startswith(f"{self._services.router}."):  # a list may hold this router's own address
+        peer.answered_at = self._clock()
+        if not told.of.startswith(f"{self._router}."):  # a list may hold this router's own address
             self._tables.heard(address, told, peer.answered_at)
         return None
