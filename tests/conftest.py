@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark folders all of whose tests start processes, and skip what machine code does not allow."""
     for item in items:
         if item.get_closest_marker("patches"):
-            from eldr_router.ops.admin import COMPILED
+            from eldr_router.admin.server import COMPILED
 
             reason = "it replaces a method, which machine code does not allow; Python runs it"
             item.add_marker(pytest.mark.skipif(COMPILED, reason=reason))

@@ -17,29 +17,29 @@ import numpy as np
 
 from eldr.addresses import authority
 from eldr.siglog import SignatureLog
+from eldr_router.admin.locality import LocalityMetrics
+from eldr_router.admin.server import Admin
+from eldr_router.api.guard import Guard
+from eldr_router.engines.loads import Loads
+from eldr_router.engines.probes import Probes
+from eldr_router.engines.registry import Registry
+from eldr_router.flow.services import Services
+from eldr_router.flow.surface import Surface
 from eldr_router.http.requests import Budget
 from eldr_router.net.handshake import Handshake
 from eldr_router.net.inbound import Server
 from eldr_router.net.pool import Pool
-from eldr_router.ops import tracing
-from eldr_router.ops.admin import Admin
-from eldr_router.ops.joiner import Joiner
-from eldr_router.ops.journal import Journal
-from eldr_router.ops.loads import Loads
-from eldr_router.ops.locality import LocalityMetrics
-from eldr_router.ops.metrics import Metrics
-from eldr_router.ops.probes import Probes
-from eldr_router.ops.steps import Steps
-from eldr_router.serve.guard import Guard
-from eldr_router.serve.services import Services
-from eldr_router.serve.surface import Surface
+from eldr_router.placement.peers import Peers
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.steps import Steps
 from eldr_router.settings import Settings, parse_peers
+from eldr_router.sources.control import Control
 from eldr_router.sources.file import FileSource
 from eldr_router.sources.secrets import Secrets
-from eldr_router.state.control import Control
-from eldr_router.state.peers import Peers
-from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Registry
+from eldr_router.telemetry import tracing
+from eldr_router.telemetry.joiner import Joiner
+from eldr_router.telemetry.journal import Journal
+from eldr_router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from eldr.contract import PORT_ADMIN, PORT_ROUTER
 from eldr.shown import shown
-from eldr_router.plan.cost import MAX_BODY
+from eldr_router.api.cost import MAX_BODY
 
 
 class SettingsError(ValueError):

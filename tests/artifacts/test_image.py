@@ -238,7 +238,7 @@ def test_it_runs_for_any_user_on_a_read_only_root(root, tmp_path, user):
         return inside(root, tmp_path / "tmp", user, "eldr", *arguments)
 
     assert eldr("--version").strip().endswith(VERSION)
-    compiled = ("python", "-c", "from eldr_router.ops.admin import COMPILED; print(COMPILED)")
+    compiled = ("python", "-c", "from eldr_router.admin.server import COMPILED; print(COMPILED)")
     assert inside(root, tmp_path / "tmp", user, *compiled).strip() == "True"
     eldr("engine-plugin", "/tmp/plugin")
     assert (tmp_path / "tmp" / "plugin" / "eldr" / "engine").is_dir()

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from eldr.contract import PATH_ACTIVATIONS, PATH_LOAD, PATH_METRICS
 from eldr.engine_limit import sequences_of
 from eldr_kube.ports import free_port
-from eldr_router.plan.apis import APIS
+from eldr_router.api.paths import APIS
 
 TOKENS = [" one", " two", " three"]
 CLIENT_ERROR = {

@@ -19,9 +19,9 @@ import uvloop
 from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
-from eldr_router.ops.loads import Loads
-from eldr_router.ops.probes import Probes
-from eldr_router.plan import health
+from eldr_router.engines import health
+from eldr_router.engines.loads import Loads
+from eldr_router.engines.probes import Probes
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
 from tests.support.files import put

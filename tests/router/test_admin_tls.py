@@ -14,9 +14,9 @@ from eldr import admin_tls
 from eldr_kube.pki import Authority
 from eldr_kube.ports import free_ports
 from eldr_router.app import App
+from eldr_router.engines.registry import Peer
 from eldr_router.settings import Settings, SettingsError, parse_peers
 from eldr_router.sources import pods, secrets
-from eldr_router.state.registry import Peer
 from tests.fakes.engines import FakeEngine, engines
 from tests.router.conftest import until, write_workers
 from tests.support.clients import authority, issued

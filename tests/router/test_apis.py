@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from eldr_router.plan.apis import ANY_ENGINE, MESSAGES, RESPONSES
+from eldr_router.api.paths import ANY_ENGINE, MESSAGES, RESPONSES
 from tests.fakes.engines import answer, reset
 
 LEASE = 2.0  # usable for one second

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from eldr_router.ops.steps import Steps
+from eldr_router.placement.steps import Steps
 from tests.fakes.engines import answer, hang, slow
 from tests.router.conftest import engines, serving, until
 from tests.router.test_explain import ask
@@ -46,7 +46,7 @@ async def expect_long(router, prompts: int, release) -> None:
 
 async def test_a_router_that_starts_asks_all_engines_at_once(tmp_path, monkeypatch):
     """Until it knows their KV caches, long requests go anywhere."""
-    monkeypatch.setattr("eldr_router.ops.steps._PERIOD", 1e6)
+    monkeypatch.setattr("eldr_router.placement.steps._PERIOD", 1e6)
     async with engines("p0", "d0", "d1") as made:
         for engine in made[1:]:
             engine.metrics = text

@@ -11,9 +11,9 @@ from eldr import centroids, contract
 from eldr.centroids import CentroidSet
 from eldr.clients import UNBOUNDED
 from eldr_router.app import App
-from eldr_router.plan.table import Intent, SetRef
+from eldr_router.placement.table import Intent, SetRef
 from eldr_router.settings import Settings
-from eldr_router.state.control import Control, MissingError
+from eldr_router.sources.control import Control, MissingError
 from tests.fakes.engines import slow
 from tests.router.conftest import signature, until
 from tests.support.files import put
@@ -155,7 +155,7 @@ async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, 
 
 
 async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(control: Control, monkeypatch):
-    from eldr_router.state import control as module
+    from eldr_router.sources import control as module
 
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.02)
     store = Store()

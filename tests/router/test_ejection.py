@@ -170,7 +170,7 @@ async def test_engines_that_look_well_and_fail_are_left_alone_too(start, fault):
 
 @pytest.mark.slow
 async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
-    from eldr_router.ops import probes
+    from eldr_router.engines import probes
 
     monkeypatch.setattr(probes, "_PATIENCE", 1.0)
     async with start("p0", "d0", "d1", settings={"decode_idle_timeout_seconds": 0.5}) as router:
@@ -203,8 +203,8 @@ async def dripping(exchange: Exchange) -> None:
 def soon_deaf(monkeypatch):
     """Silence of an engine that listens no more counts soon, and it is looked for often."""
     from eldr_router import app
+    from eldr_router.engines import probes
     from eldr_router.net import pool
-    from eldr_router.ops import probes
 
     monkeypatch.setattr(pool, "DEAF_SECONDS", DEAF)
     monkeypatch.setattr(app, "_SWEEP_SECONDS", 0.1)
@@ -293,7 +293,7 @@ async def test_silence_of_an_engine_that_listens_again_is_none(start):
 
 @pytest.mark.slow
 async def test_probes_find_a_dead_engine_without_any_request(start, monkeypatch):
-    from eldr_router.ops import probes
+    from eldr_router.engines import probes
 
     monkeypatch.setattr(probes, "_PERIOD", 0.2)
     async with start("p0", "d0", "d1") as router:

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from eldr_router.plan.table import Table
+from eldr_router.placement.table import Table
 from tests.fakes.engines import (
     CLIENT_ERROR,
     TOKENS,
@@ -350,7 +350,7 @@ async def test_a_stream_whose_first_token_comes_after_the_lease_is_thrown_away(s
 
 
 async def test_usable_seconds():
-    from eldr_router.plan.table import Intent, make_table
+    from eldr_router.placement.table import Intent, make_table
 
     def usable(lease):
         table = make_table(Intent(lease_seconds=lease), epoch=0, active=None, centroids=None)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from eldr_router.plan.contexts import Cache
+from eldr_router.engines.contexts import Cache
 from tests.fakes.engines import CLIENT_ERROR, TOKENS, Exchange, answer, prefill, slow
 from tests.router.conftest import signature, until
 

@@ -96,7 +96,7 @@ async def test_a_record_is_written_though_activations_never_come(start, tmp_path
 
 @pytest.mark.slow
 async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, monkeypatch):
-    from eldr_router.ops import joiner
+    from eldr_router.telemetry import joiner
 
     monkeypatch.setattr(joiner, "_MAX_PENDING", 3)
     settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}

@@ -197,7 +197,7 @@ async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp
 
 
 async def test_a_shard_out_of_reach_is_reported_in_the_end(space, tmp_path, monkeypatch):
-    from eldr_router.state import control
+    from eldr_router.sources import control
 
     monkeypatch.setattr(control, "_MISSING_SECONDS", 0.5)
     await space.role()

@@ -18,9 +18,8 @@ from eldr import centroids, contract, credentials
 from eldr.async_credentials import adapted
 from eldr_router.app import App
 from eldr_router.settings import Settings
-from eldr_router.sources import follow
+from eldr_router.sources import control, follow
 from eldr_router.sources.kube import KubeSource
-from eldr_router.state import control
 from tests.fakes.api_server import FakeApi, fake_api, status
 from tests.router.conftest import until
 from tests.router.test_control import make_set
@@ -103,7 +102,7 @@ def names(app: App) -> list[str]:
 
 def told(caplog) -> list[str]:
     """What was logged about the source, except that it works."""
-    sources = ("eldr_router.state.control", "eldr_router.sources")
+    sources = ("eldr_router.sources.control", "eldr_router.sources")
     records = [r for r in caplog.records if r.levelno >= logging.WARNING and r.name.startswith(sources)]
     return [r.getMessage() for r in records]
 

@@ -17,8 +17,8 @@ from eldr.contract import (
 )
 from eldr.core.step_time import StepTime
 from eldr.wire import ExpertCounts, encode_counts
-from eldr_router.plan.exposition import Sums
-from eldr_router.plan.signature import read_signature
+from eldr_router.engines.exposition import Sums
+from eldr_router.placement.signature import read_signature
 from tests.fakes.engines import answer, dies_after, prefill, reset, slow
 from tests.router.conftest import signature, until
 from tests.router.test_control import GOOD

@@ -7,12 +7,12 @@ import tracemalloc
 import msgspec
 import pytest
 
+from eldr_router.api import bodies
+from eldr_router.flow.account import Account
+from eldr_router.flow.completion import Completion
+from eldr_router.flow.decode_leg import DecodeLeg
+from eldr_router.flow.legs import PrefillLeg
 from eldr_router.http.requests import Request
-from eldr_router.plan import bodies
-from eldr_router.serve.account import Account
-from eldr_router.serve.completion import Completion
-from eldr_router.serve.decode_leg import DecodeLeg
-from eldr_router.serve.legs import PrefillLeg
 from tests.fakes.engines import answer, reset, slow
 from tests.router.conftest import DEADLINE, until
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from eldr_router.flow.decode_leg import DecodeLeg
 from eldr_router.net.outbound import ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.serve.decode_leg import DecodeLeg
 from tests.fakes.engines import answer
 from tests.router.conftest import until
 

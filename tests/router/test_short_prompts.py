@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from eldr_router.plan.contexts import Contexts
+from eldr_router.engines.contexts import Contexts
 from tests.fakes.engines import prefill
 
 

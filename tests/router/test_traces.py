@@ -12,7 +12,7 @@ import time
 import pytest
 
 from eldr_kube.ports import free_port
-from eldr_router.ops import tracing
+from eldr_router.telemetry import tracing
 from tests.fakes.collector import Collector, Span, collecting
 from tests.fakes.engines import answer, counted, dies_after, hang, reset, slow
 from tests.router.conftest import until
@@ -249,7 +249,7 @@ async def test_a_receiver_that_is_away_or_stuck_delays_nobody(start, collector, 
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    monkeypatch.setattr("eldr_router.ops.spans._CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("eldr_router.telemetry.spans._CLOSE_SECONDS", 0.2)
     for url in (collector.url, f"http://127.0.0.1:{free_port()}"):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         async with start("p0", "d0") as router:
@@ -323,7 +323,7 @@ def test_when_traces_are_wanted(variables, names):
 @pytest.mark.process
 def test_without_variables_nothing_is_imported():
     code = (
-        "import sys, eldr_router.app; from eldr_router.ops import tracing;"
+        "import sys, eldr_router.app; from eldr_router.telemetry import tracing;"
         "assert tracing.start({'OTEL_SERVICE_NAME': 'x'}) is None;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from eldr.sim.telemetry import EngineMetrics
 from eldr_operator import metrics as operator
-from eldr_router.ops import metrics as router
-from eldr_router.ops.locality import LocalityMetrics
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.state.locality import Locality
-from eldr_router.state.registry import Registry
+from eldr_router.admin.locality import LocalityMetrics
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.placement.locality import Locality
+from eldr_router.telemetry import metrics as router
 
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 Series = dict[str, set[str]]

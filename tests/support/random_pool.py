@@ -12,7 +12,7 @@ from eldr.contract import BATCH_BUCKETS
 from eldr.core.saving import Batches, Saving
 from eldr.sim.traces import Traces
 from eldr.wire import ExpertCounts
-from eldr_router.state.saving import Savings
+from eldr_router.placement.saving import Savings
 
 STEP_SECONDS, ASKED_SECONDS, LOOK_SECONDS = 0.02, 10.0, 60.0
 

@@ -14,7 +14,7 @@ import pytest
 from eldr import engine_limit
 from eldr.contract import PATH_LOAD
 from eldr.engine_limit import Bound, EngineLimit, InFlight, hold_to, sequences_of
-from eldr_router.plan.bodies import freeing_body
+from eldr_router.api.bodies import freeing_body
 
 BODY = b'{"prompt": "a", "max_tokens": 8}'
 

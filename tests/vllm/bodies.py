@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from eldr_router.plan.apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from eldr_router.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 Fields = dict[str, Any]
 _SAID = [{"role": "user", "content": "hi"}]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from eldr.contract import KV_KEY
+from eldr_router.api import bodies as plan
 from eldr_router.http.errors import RouterError
-from eldr_router.plan import bodies as plan
 from tests.vllm.bodies import bodies
 
 MODELS = Path(__file__).parent / "engine_side" / "eldr_test_bodies.py"

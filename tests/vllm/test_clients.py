@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from eldr.contract import base_id
-from eldr_router.plan.apis import ANY_ENGINE, APIS, CHAT, MESSAGES, RESPONSES
+from eldr_router.api.paths import ANY_ENGINE, APIS, CHAT, MESSAGES, RESPONSES
 from tests.support.router import Router, router
 from tests.vllm.conftest import LEASE
 from tests.vllm.engines import BLOCK, NAME, Engine, wait_for

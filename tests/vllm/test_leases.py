@@ -13,8 +13,8 @@ import pytest
 
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PATH_ACTIVATIONS, PULL_BEFORE_KEY
 from eldr.wire import ExpertCounts, decode_counts
-from eldr_router.plan.apis import COMPLETIONS
-from eldr_router.plan.bodies import freeing_body
+from eldr_router.api.bodies import freeing_body
+from eldr_router.api.paths import COMPLETIONS
 from tests.vllm.client import ask
 from tests.vllm.conftest import LEASE, SHORT_LEASE
 from tests.vllm.engines import CPU_MODE, wait_for

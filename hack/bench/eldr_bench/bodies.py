@@ -12,10 +12,10 @@ import time
 from typing import NamedTuple
 
 from eldr_bench.proof import require
+from eldr_router.admin.server import COMPILED
+from eldr_router.api import bodies
+from eldr_router.api.cost import MAX_BODY
 from eldr_router.http.errors import RouterError
-from eldr_router.ops.admin import COMPILED
-from eldr_router.plan import bodies
-from eldr_router.plan.cost import MAX_BODY
 
 ROUNDS = 7
 AIM = 20.0

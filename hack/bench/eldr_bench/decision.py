@@ -24,14 +24,14 @@ from eldr.core.union import MOST_LAYERS
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_bench.machine import one_thread
 from eldr_bench.proof import Unproven, require
-from eldr_router.ops.admin import COMPILED
-from eldr_router.plan.signature import NO_SIGNATURE, read_signature
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, make_table
-from eldr_router.state.endpoint import Lease
-from eldr_router.state.locality import Locality
-from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Registry
+from eldr_router.admin.server import COMPILED
+from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.placement.locality import Locality
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.signature import NO_SIGNATURE, read_signature
+from eldr_router.placement.table import Intent, make_table
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 48, 128, 8, 512
 KINDS = 16

@@ -27,8 +27,8 @@ COMPILER = ROOT / "hack" / "image" / "compiler"
 _ROUTER = "router/eldr_router"
 _PACKAGES = ROOT / "eldr", ROOT / _ROUTER
 _HOT = (
-    *(f"{_ROUTER}/{package}/*.py" for package in ("http", "net", "plan", "serve", "state")),
-    *(f"{_ROUTER}/ops/{module}.py" for module in ("journal", "metrics", "tally")),
+    *(f"{_ROUTER}/{package}/*.py" for package in ("http", "net", "api", "engines", "placement", "flow")),
+    *(f"{_ROUTER}/telemetry/{module}.py" for module in ("journal", "metrics", "tally")),
     *(
         f"eldr/core/{module}.py"
         for module in (
@@ -39,25 +39,28 @@ _HOT = (
 COLD = {
     **{
         f"{_ROUTER}/{module}.py": "reads numbers that others wrote; Python's are the ones without surprises"
-        for module in ("plan/exposition", "plan/table", "plan/tables")
+        for module in ("engines/exposition", "placement/table", "placement/exchange")
     },
     **{
-        f"{_ROUTER}/plan/{module}.py": "msgspec reads the annotations of its classes, which machine code does not keep"
-        for module in ("messages", "responses", "steps")
+        f"{_ROUTER}/{module}.py": "msgspec reads the annotations of its classes, which machine code does not keep"
+        for module in ("api/messages", "api/responses", "flow/steps")
     },
-    f"{_ROUTER}/plan/fields.py": "a subclass of str, which mypyc cannot compile",
+    f"{_ROUTER}/api/fields.py": "a subclass of str, which mypyc cannot compile",
     **{
         f"{_ROUTER}/{module}.py": "no request waits for it"
         for module in (
+            "engines/loads",
+            "engines/probes",
+            "engines/rounds",
+            "flow/freeing",
+            "flow/surface",
             "net/fetch",
             "net/handshake",
             "net/work",
-            "serve/freeing",
-            "serve/surface",
-            "state/control",
-            "state/peers",
-            "state/saving",
-            "state/step_times",
+            "placement/peers",
+            "placement/saving",
+            "placement/step_times",
+            "placement/steps",
         )
     },
 }

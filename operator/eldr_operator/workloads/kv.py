@@ -1,6 +1,6 @@
 """What two engines must have in common to exchange KV, as a key in a label of their pods. Pure.
 
-Routers let no KV move between engines with different keys (:mod:`eldr_router.plan.pairing`). Parallelism and the size of blocks may
+Routers let no KV move between engines with different keys (:mod:`eldr_router.engines.pairing`). Parallelism and the size of blocks may
 differ: engines agree on them themselves.
 
 References

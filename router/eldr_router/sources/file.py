@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from eldr import centroids
 from eldr.contract import POLICY_DOMAIN, PORT_ENGINE, ROLE_DECODE, ROLE_PREFILL
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, PoolSettings, RoutingError, SetRef, read
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.placement.table import Intent, PoolSettings, RoutingError, SetRef, read
 from eldr_router.settings import SettingsError, parse_url
-from eldr_router.state.control import Control, MissingError
+from eldr_router.sources.control import Control, MissingError
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from eldr_router.plan.backoff import Backoff
 from eldr_router.sources.api import ApiError, Object
+from eldr_router.sources.backoff import Backoff
 
 _FIRST_SECONDS = 0.25
 _MOST_SECONDS = 10.0

@@ -26,11 +26,11 @@ from eldr.contract import (
     SHARD_KEY,
     routing_name,
 )
-from eldr_router.plan.table import RoutingError, SetRef, parse
+from eldr_router.placement.table import RoutingError, SetRef, parse
 from eldr_router.sources.api import Api, ApiError, Object
+from eldr_router.sources.control import Control, MissingError
 from eldr_router.sources.follow import Follower, Watch
 from eldr_router.sources.pods import engines, peers, secure
-from eldr_router.state.control import Control, MissingError
 
 
 class KubeSource:

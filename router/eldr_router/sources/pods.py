@@ -18,7 +18,7 @@ from eldr.contract import (
     ROLE_DECODE,
     ROLE_PREFILL,
 )
-from eldr_router.plan.spec import EndpointSpec
+from eldr_router.engines.spec import EndpointSpec
 
 Pod = Mapping[str, Any]
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from eldr_demo import basis
 from eldr_demo.plan import Measure
 from eldr_demo.run import Demo
-from eldr_router.ops.metrics import Metrics
-from eldr_router.state.registry import Registry
+from eldr_router.engines.registry import Registry
+from eldr_router.telemetry.metrics import Metrics
 
 NONE, UNION, ELDR, PRIOR = (
     Measure("JSQ", "first"), Measure("MarginalUnion", "first", "none yet"),

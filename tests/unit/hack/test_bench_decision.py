@@ -7,7 +7,7 @@ import pytest
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_bench import decision
 from eldr_bench.proof import Unproven
-from eldr_router.state.locality import Locality
+from eldr_router.placement.locality import Locality
 
 BAND = decision.Case(POLICY_ELDR, 3)
 UNION = decision.Case(POLICY_MARGINAL, 3, layers=2)
@@ -52,7 +52,7 @@ def blind(self, signature, engines, situation, exact=Locality.expect):
     return exact(self, signature, engines, situation._replace(in_flight=totals))
 
 
-NO_SCORE = "eldr_router.plan.placement.score", lambda *_: (None, "no_centroids")
+NO_SCORE = "eldr_router.placement.choice.score", lambda *_: (None, "no_centroids")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ NO_SCORE = "eldr_router.plan.placement.score", lambda *_: (None, "no_centroids")
         (*NO_SCORE, UNION, "'union', False"),
         ("eldr_bench.decision.count", lambda: iter(lambda: 0, 1), UNION, "1 different requests"),
         (
-            "eldr_router.state.locality.Locality.join",
+            "eldr_router.placement.locality.Locality.join",
             lambda *_: None,
             UNION,
             r"unions hold \{\}, in flight are \{'d",
@@ -74,7 +74,7 @@ NO_SCORE = "eldr_router.plan.placement.score", lambda *_: (None, "no_centroids")
             UNION,
             "unions are of 3 layers",
         ),
-        ("eldr_router.state.locality.Locality.expect", blind, MIXED, "unsigned requests beside"),
+        ("eldr_router.placement.locality.Locality.expect", blind, MIXED, "unsigned requests beside"),
     ],
 )
 def test_a_pool_that_decides_otherwise_is_told(monkeypatch, target, fault, case, why):

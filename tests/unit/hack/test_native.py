@@ -14,7 +14,7 @@ def tree(request) -> ast.Module:
 
 def test_the_hot_path_is_compiled_and_the_rest_says_why_not():
     found = modules()
-    assert {"eldr/core/union.py", "router/eldr_router/serve/completion.py"} <= set(found)
+    assert {"eldr/core/union.py", "router/eldr_router/flow/completion.py"} <= set(found)
     assert not COLD.keys() & set(found)
     assert [path for path in COLD if not (ROOT / path).exists()] == []
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr_router.plan.affinity import BOUND, REASONS, SLACK, TOLERANCE, PrefixAffinity
-from eldr_router.plan.prefixes import ENDS, SHARED, PrefixIndex, chain
+from eldr_router.placement.affinity import BOUND, REASONS, SLACK, TOLERANCE, PrefixAffinity
+from eldr_router.placement.prefixes import ENDS, SHARED, PrefixIndex, chain
 
 NAMES = [f"prefill-{i}" for i in range(8)]
 IDLE = [0] * 8

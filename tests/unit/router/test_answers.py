@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr_router.plan import answers
+from eldr_router.api import answers
 
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":[1]}'
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eldr_router.api import bodies, messages, responses
+from eldr_router.api.paths import ANY_ENGINE, APIS, MESSAGES, RESPONSES
 from eldr_router.http.errors import RouterError
-from eldr_router.plan import bodies, messages, responses
-from eldr_router.plan.apis import ANY_ENGINE, APIS, MESSAGES, RESPONSES
 
 KV = "kv_transfer_params"
 SAID = {"role": "user", "content": "hi"}

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from eldr.contract import ROLE_DECODE
+from eldr_router.engines.contexts import Cache
+from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.load import Load
+from eldr_router.engines.registry import Admission, Registry
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.flow.queue import Queue
 from eldr_router.http.errors import RouterError
-from eldr_router.ops.metrics import Metrics
-from eldr_router.plan.contexts import Cache
-from eldr_router.plan.load import Load
-from eldr_router.plan.signature import NO_SIGNATURE
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, make_table
-from eldr_router.serve.queue import Queue
-from eldr_router.state.endpoint import Lease
-from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Admission, Registry
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.signature import NO_SIGNATURE
+from eldr_router.placement.table import Intent, make_table
+from eldr_router.telemetry.metrics import Metrics
 from tests.unit.router.test_queue import Loop
 
 CACHE = Cache(5000, 5000)

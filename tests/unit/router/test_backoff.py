@@ -1,6 +1,6 @@
 import random
 
-from eldr_router.plan.backoff import Backoff
+from eldr_router.sources.backoff import Backoff
 
 
 def test_waits_double_up_to_a_bound_and_begin_anew():

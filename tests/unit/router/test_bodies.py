@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eldr_router.api import bodies
 from eldr_router.http.errors import RouterError
-from eldr_router.plan import bodies
 
 NAME = "kv_transfer_params"
 

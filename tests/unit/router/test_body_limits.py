@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eldr_router.api import bodies
+from eldr_router.api.cost import MAX_BODY
+from eldr_router.api.fields import MOST_ITEMS
 from eldr_router.http.errors import RouterError
-from eldr_router.plan import bodies
-from eldr_router.plan.cost import MAX_BODY
-from eldr_router.plan.fields import MOST_ITEMS
 
 
 def refusal(raw, path=bodies.COMPLETIONS):

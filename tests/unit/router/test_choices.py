@@ -9,14 +9,14 @@ import pytest
 from eldr.centroids import CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
+from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.load import Load
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.load import Load
-from eldr_router.plan.signature import NO_SIGNATURE, WHOLE, Signature, read_signature
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import EMPTY, Intent, make_table
-from eldr_router.state.endpoint import Lease
-from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Registry
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.signature import NO_SIGNATURE, WHOLE, Signature, read_signature
+from eldr_router.placement.table import EMPTY, Intent, make_table
 
 
 class Clock:

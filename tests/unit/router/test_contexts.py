@@ -11,17 +11,24 @@ from eldr.contract import METRIC_BATCH_SIZE, METRIC_INFO, ROLE_DECODE
 from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import Learned
 from eldr.sim.telemetry import EngineMetrics
+from eldr_router.api.answers import prompt_tokens
+from eldr_router.engines.contexts import TELLS_SECONDS, Answers, Cache, Context, Contexts
+from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.exposition import (
+    Sums,
+    read_answers,
+    read_cache,
+    read_steps,
+    read_sums,
+    read_untested,
+)
+from eldr_router.engines.load import Load
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.answers import prompt_tokens
-from eldr_router.plan.contexts import TELLS_SECONDS, Answers, Cache, Context, Contexts
-from eldr_router.plan.exposition import Sums, read_answers, read_cache, read_steps, read_sums, read_untested
-from eldr_router.plan.load import Load
-from eldr_router.plan.signature import NO_SIGNATURE
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, make_table
-from eldr_router.state.endpoint import Lease
-from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Registry
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.signature import NO_SIGNATURE
+from eldr_router.placement.table import Intent, make_table
 
 JSQ = make_table(Intent(policy="JSQ"), epoch=1, active=None, centroids=None)
 SMALL = Cache(10_000, 10_000)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from eldr_router.admin.locality import LocalityMetrics
+from eldr_router.api.paths import ANY_ENGINE, APIS
 from eldr_router.cli import command
-from eldr_router.ops.locality import LocalityMetrics
-from eldr_router.ops.metrics import Metrics
-from eldr_router.plan.apis import ANY_ENGINE, APIS
-from eldr_router.plan.placement import REASONS
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.state.locality import Locality
-from eldr_router.state.registry import Registry
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.placement.choice import REASONS
+from eldr_router.placement.locality import Locality
+from eldr_router.telemetry.metrics import Metrics
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

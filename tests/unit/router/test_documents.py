@@ -5,11 +5,20 @@ import copy
 import pytest
 
 from eldr import contract
+from eldr_router.engines.load import Load, is_full, load_of, read_load
+from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.framing import LengthBody
 from eldr_router.http.head import ResponseHead
-from eldr_router.plan.load import Load, is_full, load_of, read_load
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import DomainShare, Intent, RoutingError, SetRef, Shard, groups, make_table, parse
+from eldr_router.placement.table import (
+    DomainShare,
+    Intent,
+    RoutingError,
+    SetRef,
+    Shard,
+    groups,
+    make_table,
+    parse,
+)
 from eldr_router.settings import Settings, SettingsError, parse_url
 from eldr_router.sources.file import parse_workers
 from eldr_router.sources.pods import engines, peers

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eldr_router.api.relay import Relay
 from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import ChunkedBody, CloseBody, FramingError, LengthBody
 from eldr_router.http.head import end_to_end, parse_head, write_head
-from eldr_router.plan.relay import Relay
 
 payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
 cuts = st.lists(st.integers(1, 30), max_size=60)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr_router.plan.health import Health, pull_failed, pulled
+from eldr_router.engines.health import Health, pull_failed, pulled
 
 
 @pytest.fixture

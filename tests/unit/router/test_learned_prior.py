@@ -10,13 +10,13 @@ import pytest
 from eldr.centroids import CentroidSet
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr.wire import ExpertCounts
-from eldr_router.plan.signature import NO_SIGNATURE, Signature
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, make_table
-from eldr_router.plan.tables import read_answer, write_answer
-from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Registry
-from eldr_router.state.tables import Tables
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.placement.exchange import read_answer, write_answer
+from eldr_router.placement.peer_unions import Tables
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.signature import NO_SIGNATURE, Signature
+from eldr_router.placement.table import Intent, make_table
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 2, 16, 2, 200
 TABLE = make_table(Intent(policy=POLICY_MARGINAL), epoch=0, active=None, centroids=None)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from eldr_router.ops import loads
-from eldr_router.ops.loads import Loads
-from eldr_router.plan.load import Load
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.state.registry import Registry
+from eldr_router.engines import loads
+from eldr_router.engines.load import Load
+from eldr_router.engines.loads import Loads
+from eldr_router.engines.registry import Registry
+from eldr_router.engines.spec import EndpointSpec
 
 
 @pytest.mark.parametrize(("routers", "oldest"), [(1, 0.25), (8, 0.25), (100, 0.55)])

@@ -1,6 +1,6 @@
 """Which names of models mean one model: what engines have answered, within bounds."""
 
-from eldr_router.plan.names import Names
+from eldr_router.engines.names import Names
 
 
 def test_names_that_are_answered_by_another_one_are_that_one():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from eldr.shown import shown
-from eldr_router.plan.table import RoutingError
+from eldr_router.placement.table import RoutingError
 from eldr_router.sources.file import parse_workers
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr_router.plan.pairing import Group, Load, alike, lightest
+from eldr_router.engines.pairing import Group, Load, alike, lightest
 
 
 @pytest.mark.parametrize(

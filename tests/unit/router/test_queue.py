@@ -7,12 +7,12 @@ from collections import deque
 
 import pytest
 
+from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.registry import Admission, Registry
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.flow.queue import Queue
 from eldr_router.http.errors import RouterError
-from eldr_router.ops.metrics import Metrics
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.serve.queue import Queue
-from eldr_router.state.endpoint import Endpoint, Lease
-from eldr_router.state.registry import Admission, Registry
+from eldr_router.telemetry.metrics import Metrics
 
 SECONDS = 10.0
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eldr_router.plan import steps
-from eldr_router.plan.request import step
-from eldr_router.plan.steps import Phase, State
+from eldr_router.flow import steps
+from eldr_router.flow.request import step
+from eldr_router.flow.steps import Phase, State
 
 EXPIRES = 10.0
 EARLY, LATE = 5.0, 11.0

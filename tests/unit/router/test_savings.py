@@ -7,9 +7,9 @@ from eldr.contract import BATCH_BUCKETS, METRIC_BATCH_SIZE, METRIC_FED_TOKENS, S
 from eldr.core.saving import Batches
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts
-from eldr_router.plan.exposition import read_steps, read_sums, window
-from eldr_router.state.saving import Savings
-from eldr_router.state.traffic import Traffic
+from eldr_router.engines.exposition import read_steps, read_sums, window
+from eldr_router.placement.saving import Savings
+from eldr_router.placement.traffic import Traffic
 
 
 def exposition(*batches, active=10.0):

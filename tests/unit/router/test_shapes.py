@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from eldr.wire import ExpertCounts
-from eldr_router.plan.signature import Signature
-from eldr_router.state.locality import Locality
+from eldr_router.placement.locality import Locality
+from eldr_router.placement.signature import Signature
 
 LONG = 5000
 

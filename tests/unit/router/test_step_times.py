@@ -18,8 +18,8 @@ from eldr.contract import (
 from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import learn
 from eldr.sim.telemetry import EngineMetrics
-from eldr_router.plan.exposition import Sums, read_counting, read_sums, read_untested, window
-from eldr_router.state.step_times import StepTimes, default_step_time
+from eldr_router.engines.exposition import Sums, read_counting, read_sums, read_untested, window
+from eldr_router.placement.step_times import StepTimes, default_step_time
 
 TRUE = StepTime(3e-3, 90e-6, 40e-6, 128)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from eldr.core.union import Shape, Unions
 from eldr.wire import ExpertCounts
-from eldr_router.plan.signature import Signature
-from eldr_router.plan.tables import Told, question, read_answer, read_question, write_answer
-from eldr_router.state.locality import Locality
-from eldr_router.state.tables import Tables
+from eldr_router.placement.exchange import Told, question, read_answer, read_question, write_answer
+from eldr_router.placement.locality import Locality
+from eldr_router.placement.peer_unions import Tables
+from eldr_router.placement.signature import Signature
 
 SHAPE = Shape(2, 4, 2, (0, 1))
 HERE, THERE = ("a", 1), ("b", 2)

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from eldr_router.plan.usage import UNKNOWN, Usage, model_of, usage_of
+from eldr_router.api.usage import UNKNOWN, Usage, model_of, usage_of
 
 TOLD = {"prompt_tokens": 11, "total_tokens": 16, "completion_tokens": 5, "prompt_tokens_details": None}
 

@@ -6,8 +6,8 @@ python unaware.py PROGRAM router OPTIONS...
 import sys
 
 from eldr.cli import main
-from eldr_router.ops import steps
-from eldr_router.plan.exposition import Sums, read_sums
+from eldr_router.engines.exposition import Sums, read_sums
+from eldr_router.placement import steps
 
 
 def _unknown(text: bytes) -> None:

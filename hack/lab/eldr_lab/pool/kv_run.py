@@ -19,8 +19,8 @@ from eldr.simulate.population import Ints
 from eldr.simulate.routing import Knowledge, Placement, Router
 from eldr.simulate.workload import Times
 from eldr_lab.pool.kv_engine import KvEngine, Request
+from eldr_router.engines.contexts import Answers, Cache, Contexts
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.contexts import Answers, Cache, Contexts
 
 _POLL, _RETRY = 10.0, 1.0
 """Seconds between a router's looks at an engine's metrics; seconds that ``Retry-After`` says."""

@@ -32,8 +32,8 @@ from eldr_lab.studies.prefill_pool import (
     simulate,
     workload,
 )
-from eldr_router.plan.affinity import BOUND, SLACK, PrefixAffinity
-from eldr_router.plan.prefixes import chain
+from eldr_router.placement.affinity import BOUND, SLACK, PrefixAffinity
+from eldr_router.placement.prefixes import chain
 
 OUT = ROOT / "docs" / "benchmarks" / "affinity.md"
 

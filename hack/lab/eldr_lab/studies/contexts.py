@@ -29,7 +29,7 @@ from eldr_lab.contexts.quantities import quantities, rounded
 from eldr_lab.pool.kv_engine import KvEngine
 from eldr_lab.pool.kv_run import Found, KvRouter, Seeing, Workload, serve
 from eldr_lab.studies import contexts_page
-from eldr_router.plan.contexts import Cache
+from eldr_router.engines.contexts import Cache
 
 PAGE = ROOT / "docs" / "benchmarks" / "contexts.md"
 FIGURES = PAGE.with_suffix(".json")

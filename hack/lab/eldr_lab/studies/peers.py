@@ -19,14 +19,14 @@ import numpy as np
 
 from eldr.contract import ROLE_DECODE
 from eldr_bench.proof import require
+from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.load import Load
+from eldr_router.engines.registry import Admission, Registry
+from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.load import Load
-from eldr_router.plan.signature import NO_SIGNATURE
-from eldr_router.plan.spec import EndpointSpec
-from eldr_router.plan.table import Intent, make_table
-from eldr_router.state.endpoint import Lease
-from eldr_router.state.placer import Placement, Placer
-from eldr_router.state.registry import Admission, Registry
+from eldr_router.placement.placer import Placement, Placer
+from eldr_router.placement.signature import NO_SIGNATURE
+from eldr_router.placement.table import Intent, make_table
 
 ENGINES = 8
 DELAY, PREFILL, TICK = 0.0005, 0.5, 0.25

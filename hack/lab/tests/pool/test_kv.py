@@ -9,7 +9,7 @@ from eldr.simulate.active import active_experts
 from eldr.simulate.routing import Knowledge
 from eldr_lab.pool.kv_engine import KvEngine, Request
 from eldr_lab.pool.kv_run import KvRouter, Seeing, Workload, serve
-from eldr_router.plan.contexts import Cache
+from eldr_router.engines.contexts import Cache
 
 LAW = StepTime(0.01, 0.0, 0.0, 32, 1e-6)
 

@@ -1,0 +1,1 @@
+"""The admin port: what operators, the fit and other routers ask."""

@@ -1,0 +1,1 @@
+"""What clients ask: paths, bodies, headers, and how engines answer them. Pure but for the guard."""

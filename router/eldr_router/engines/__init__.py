@@ -1,0 +1,1 @@
+"""Engines: which exist, which are well and have room, what they report of themselves."""

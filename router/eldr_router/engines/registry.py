@@ -1,0 +1,250 @@
+"""Which engines exist, which take requests, and how many sequences each one has in flight.
+
+Synchronous on purpose: a decision and the lease it leads to happen in one step of the event loop, so that requests
+arriving together never herd on one engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from eldr.addresses import Address
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.engines import pairing
+from eldr_router.engines.contexts import Context, Contexts
+from eldr_router.engines.endpoint import Endpoint
+from eldr_router.engines.spec import EndpointSpec
+from eldr_router.http.errors import RouterError, no_endpoint
+
+_BUSY_SECONDS = 2.0
+"""So long after a request another one is expected."""
+
+
+@dataclass
+class Peer:
+    """Another router: when it answered last, and why it does not."""
+
+    answered_at: float | None = None
+    problem: str | None = None
+
+
+class Registry:
+    """Engines of both roles.
+
+    Parameters
+    ----------
+    clock : callable
+        Monotonic seconds.
+
+    Attributes
+    ----------
+    peers : dict of Address to Peer
+        The other routers, by admin address.
+    turns : dict of str to int
+        The last number of :meth:`turn` by role.
+    on_room : callable
+        Called where decode engines may have room that they had not.
+    contexts : Contexts
+        What requests are expected to hold of KV caches.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.peers: dict[Address, Peer] = {}
+        self.contexts = Contexts()
+        self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
+        self._undecided = 0
+        self._asked = -_BUSY_SECONDS
+        self.on_room: Callable[[], None] = lambda: None
+        self.turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
+        self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
+        self._are_mixed = False
+        self._groups = 0
+
+    def replace(self, role: str, specs: Iterable[EndpointSpec]) -> None:
+        """Set the engines of a role; those that stay keep their load and health, whatever slot they have now."""
+        old = self._endpoints[role]
+        new: dict[tuple[str, str, int], Endpoint] = {}
+        for spec in specs:
+            key = spec.name, spec.host, spec.port
+            new[key] = old.get(key) or Endpoint(spec, self._room)
+            new[key].spec = spec
+        self._endpoints[role] = new
+        self._keys[role] = {endpoint.spec.kv for endpoint in new.values()} - {""}
+        self._are_mixed = len(set().union(*self._keys.values())) > 1
+        self._room()
+
+    def set_peers(self, addresses: Iterable[Address]) -> None:
+        """Set the admin addresses of the other routers."""
+        self.peers = {address: self.peers.get(address) or Peer() for address in addresses}
+        self._room()
+
+    def _room(self) -> None:
+        self.on_room()
+
+    def endpoints(self, role: str) -> list[Endpoint]:
+        """All engines of a role."""
+        return list(self._endpoints[role].values())
+
+    def usable(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
+        """Engines that may be sent a request: the healthy ones, or all if every one is ejected."""
+        now = self._clock()
+        known: Collection[Endpoint] = self._endpoints[role].values()
+        if exclude:
+            known = [endpoint for endpoint in known if endpoint not in exclude]
+        return [endpoint for endpoint in known if endpoint.health.good_from <= now] or list(known)
+
+    def group(
+        self,
+        limit: int,
+        refused: frozenset[Endpoint] = frozenset(),
+        broken: frozenset[Endpoint] = frozenset(),
+    ) -> pairing.Group | None:
+        """Return whose engines a request is to go to, while some may not exchange KV with others; None if all may.
+
+        Parameters
+        ----------
+        refused, broken : frozenset of Endpoint
+            Engines that took no connection, and that failed the request: others are preferred.
+        """
+        if not self._are_mixed:  # nearly always
+            return None
+        prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
+        decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
+        decode = self.with_room(decode, limit) or decode
+        if refused or broken:  # rather a result from elsewhere than a decode engine that does it all
+            keys = [each.spec.kv for each in prefill]
+            paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
+            decode = paired or decode
+        self._groups += 1
+        return pairing.lightest(self._loads(prefill), self._loads(decode), self._groups)
+
+    def _loads(self, endpoints: list[Endpoint]) -> list[pairing.Load]:
+        totals = self.totals(endpoints)
+        return [pairing.Load(each.spec.kv, total) for each, total in zip(endpoints, totals, strict=True)]
+
+    def unlike(self, role: str, key: str) -> frozenset[Endpoint]:
+        """Return the engines of a role that may not exchange KV with those of a key."""
+        if not key or self._keys[role] <= {key}:  # nearly always
+            return frozenset()
+        return frozenset(
+            each for each in self._endpoints[role].values() if not pairing.alike(each.spec.kv, key)
+        )
+
+    def is_healthy(self, endpoint: Endpoint) -> bool:
+        """Tell whether an engine is not ejected at the moment."""
+        return endpoint.health.is_good(self._clock())
+
+    def turn(self, role: str) -> int:
+        """Return a number that grows by one with every choice of a role; it rotates ties."""
+        self.turns[role] += 1  # per role: with one for both, two engines would never take turns
+        return self.turns[role]
+
+    def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
+        """Return the sequences in flight per engine, over all who send it some: as far as it reports them, else as if routers sent it alike."""
+        return [endpoint.in_flight + self._others(endpoint) for endpoint in endpoints]
+
+    def _others(self, endpoint: Endpoint) -> int:
+        return endpoint.in_flight * len(self.peers) if endpoint.load is None else endpoint.others
+
+    def held(self, endpoint: Endpoint) -> int:
+        """Return the tokens of KV that sequences are expected to hold on a decode engine; one of others as many as this router's in the mean."""
+        return endpoint.tokens + round(self._others(endpoint) * self.contexts.mean)
+
+    def bound(self, endpoint: Endpoint, limit: int) -> int:
+        """Return up to how many sequences in flight an engine may be sent another one.
+
+        One that reports its load holds the limit itself. Of any other each router has an even part, so that all of them together
+        exceed no limit.
+        """
+        if endpoint.load is None:
+            return max(1, limit // (1 + len(self.peers)))
+        return min(limit, endpoint.load.limit)
+
+    def with_room(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
+        """Return the engines that may be sent a request more, however many sequences it runs."""
+        return [e for e in endpoints if not e.is_full and e.in_flight + e.others < self.bound(e, limit)]
+
+    def has_room(self, limit: int) -> bool:
+        """Tell whether a decode engine may be sent a request more."""
+        return bool(self.with_room(self.usable(ROLE_DECODE), limit))
+
+    def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
+        """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
+        caches = [endpoint.cache for endpoint in endpoints]
+        if caches.count(None) == len(caches):  # nobody tells: all may have it
+            return endpoints, []
+        held = list(map(self.held, endpoints))
+        if self.contexts.all_have_room(context, caches, held):
+            return endpoints, held
+        names = [endpoint.name for endpoint in endpoints]
+        loads = self.totals(endpoints)
+        others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
+        room = self.contexts.room(context, names, caches, held, loads, now=self._clock(), others=others)
+        return [endpoints[at] for at in room], [held[at] for at in room]
+
+    def admit(self, limit: int, sequences: int = 1) -> Admission:
+        """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if none has room."""
+        admission = self.reserve(limit, sequences)
+        if admission is not None:
+            return admission
+        decode = self.usable(ROLE_DECODE)
+        if not decode:
+            raise no_endpoint(ROLE_DECODE)
+        self.fitting(decode, Context(0, 0))  # it says if KV caches are what lacks
+        raise self.full(limit)
+
+    def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
+        """Reserve a place on some decode engine, None where there is none; a request of several sequences counts all of them."""
+        self._asked = self._clock()
+        try:
+            decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
+        except RouterError:
+            return None
+        wanted = self._undecided + 1
+        for endpoint in self.with_room(decode, limit):
+            wanted -= self.bound(endpoint, limit) - endpoint.in_flight - endpoint.others
+            if wanted <= 0:
+                return Admission(self, sequences)
+        return None
+
+    def full(self, limit: int) -> RouterError:
+        """Return the 429 for a request that finds no room."""
+        blind = [e.name for e in self._endpoints[ROLE_DECODE].values() if e.load is None]
+        why = f"every decode engine is full (max_in_flight={limit})"
+        if blind and self.peers:
+            why += f"; {', '.join(blind[:3])}: no load is reported, so that {1 + len(self.peers)} routers split the limit evenly"
+        return RouterError(429, f"{why}; retry later", "overloaded", retry_after=1)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests came lately, or are in flight."""
+        if self._undecided or self._clock() - self._asked < _BUSY_SECONDS:
+            return True
+        return any(e.in_flight for engines in self._endpoints.values() for e in engines.values())
+
+
+class Admission:
+    """A place reserved on some decode engine; ``settle`` when one is chosen, or none is wanted any longer."""
+
+    __slots__ = ("_open", "_registry", "sequences")
+
+    def __init__(self, registry: Registry, sequences: int) -> None:
+        self._registry = registry
+        self.sequences = sequences
+        self._open = False
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Wait for a decode engine (again)."""
+        if not self._open:
+            self._open = True
+            self._registry._undecided += self.sequences  # noqa: SLF001 - one unit with the registry
+
+    def settle(self) -> None:
+        """Stop waiting: a lease counts the request from now on, or it is over."""
+        if self._open:
+            self._open = False
+            self._registry._undecided -= self.sequences  # noqa: SLF001 - one unit with the registry
+            self._registry.on_room()

@@ -1,0 +1,1 @@
+"""A request on its way: its state machine, the two legs of a completion, and who waits for room."""

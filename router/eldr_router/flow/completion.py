@@ -1,0 +1,450 @@
+"""A completion request on its way: carries out what its state machine says, and reports what becomes of it.
+
+Decisions are :mod:`eldr_router.flow.request`'s alone. Everything here happens in callbacks of connections: there is no
+task and no future to a request, and one owner of its response.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.api import bodies, headers
+from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.health import pull_failed, pulled
+from eldr_router.engines.registry import Admission
+from eldr_router.flow import steps
+from eldr_router.flow.account import Account
+from eldr_router.flow.decode_leg import DecodeLeg
+from eldr_router.flow.freeing import free_result
+from eldr_router.flow.legs import Leg, PrefillLeg
+from eldr_router.flow.placing import place_away, split_over
+from eldr_router.flow.request import step
+from eldr_router.flow.services import Services
+from eldr_router.flow.steps import Event, Phase, State
+from eldr_router.http.errors import RouterError
+from eldr_router.http.requests import Request
+from eldr_router.net.inbound import ClientConnection
+from eldr_router.placement.signature import WHOLE, Signature
+
+_OVER = Phase.OVER
+
+
+class Completion:
+    """One completion request."""
+
+    __slots__ = (
+        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
+        "_state", "_table", "_whole", "now", "write",
+    )  # fmt: skip
+
+    def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
+        self._services = services
+        self._request = request
+        self._client = client
+        self._table = services.table
+        self._account = Account(services, request)
+        self._admission: Admission | None = None
+        self._body: bodies.Parsed | None = None
+        self._whole: str | None = None
+        self._key = ""  # of the engines that it goes to, while some may not exchange KV
+        self._sequences = 1
+        self._asked = 0.0
+        self._prompt = 0  # tokens, as far as a prefill engine has told
+        self._leg: Leg | None = None
+        self._kept: Leg | None = None
+        self._kv: dict[str, Any] | None = None
+        self._state = State()
+        self.now, self.write = services.clock, client.write  # asked for most often: no frame of ours between
+
+    @classmethod
+    def serve(cls, services: Services, request: Request, client: ClientConnection) -> None:
+        """Serve one request; whatever happens, it is counted and its client answered."""
+        flow = cls(services, request, client)
+        try:
+            flow._begin()
+        except RouterError as error:
+            flow._refused(error)
+        except Exception:  # noqa: BLE001 - fail logs it
+            flow._bug()
+
+    def _begin(self) -> None:
+        services = self._services
+        body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
+        self._account.asked(body.fields)
+        self._lines = headers.lines(self._request)
+        self._whole = bodies.unsplittable(body)
+        if self._whole is not None:
+            self._sequences = bodies.sequences(body)
+        self._client.attach(self)
+        self._admit()
+
+    def _admit(self) -> None:
+        admission = self._services.queue.admit(self, self._sequences)
+        if admission is not None:
+            self._start(admission)
+
+    def _line_up(self) -> None:
+        """Begin again: engines were full, and nothing is spent on the request."""
+        if self._admission is not None:
+            self._admission.settle()
+            self._admission = None
+        self._state = State()
+        try:
+            self._admit()
+        except RouterError as error:
+            self._refused(error)
+
+    def _start(self, admission: Admission) -> None:
+        services = self._services
+        self._admission, self._table = admission, services.table
+        self._sequences = admission.sequences
+        if self._whole is None:
+            self._key, self._whole = split_over(services.registry, self._table.max_in_flight)
+        if self._whole is None and self._is_short():
+            self._whole = "short"
+        self._state = State(
+            attempts=services.settings.attempts,
+            until=self.now() + services.settings.prefill_timeout_seconds,
+            split=self._whole is None,
+            streams=self._parsed().streams,
+        )
+        self._handle(steps.Start())
+
+    def _is_short(self) -> bool:
+        """Tell whether the prompt is expected to have too few tokens for a prefill engine."""
+        least, contexts = self._table.intent.min_prefill_tokens, self._services.registry.contexts
+        if least == 0 or contexts.expected(len(self._request.body)) >= least:
+            return False
+        contexts.doubt()
+        return True
+
+    def admitted(self, admission: Admission) -> None:
+        """See :class:`eldr_router.flow.queue.Waiter`."""
+        self._account.waited()
+        try:
+            self._start(admission)
+        except Exception:  # noqa: BLE001 - fail logs it
+            self._bug()
+
+    def turned_away(self, error: RouterError) -> None:
+        """See :class:`eldr_router.flow.queue.Waiter`."""
+        self._account.waited()
+        self._refused(error)
+
+    # what happens to it
+
+    def handle(self, event: Event) -> None:
+        """Take an event from a leg."""
+        try:
+            self._handle(event)
+        except Exception:  # noqa: BLE001 - fail logs it
+            self._bug()
+
+    def _handle(self, event: Event) -> None:
+        before = self._state
+        state, actions = step(before, event)
+        self._state = state
+        if type(event) is steps.Declined:
+            self._services.metrics.gave_up("decode", "full")
+            event.engine.is_full = True
+        if state.failures is not before.failures:
+            for failure in state.failures[len(before.failures) :]:
+                self._services.metrics.gave_up(failure.leg, failure.cause)
+        for action in actions:
+            _DO[type(action)](self, action)
+        if self._state.phase is _OVER and not self._account.closed:
+            self._over()
+
+    def gone(self) -> None:
+        """See :class:`eldr_router.net.work.Work`."""
+        self.handle(steps.Gone())
+
+    def pause(self) -> None:
+        """See :class:`eldr_router.net.work.Work`."""
+        if self._leg is not None and self._state.phase is Phase.ANSWER:
+            self._leg.pause()
+
+    def resume(self) -> None:
+        """See :class:`eldr_router.net.work.Work`."""
+        if self._leg is not None:
+            self._leg.resume()
+
+    def tick(self, now: float) -> None:
+        """Let a lease run out while the engine is silent, or while there is no room."""
+        if self._state.phase is Phase.WAIT:
+            if now > self._state.expires:
+                self.look()
+        elif self._leg is not None:
+            endpoint = self._leg.endpoint
+            self.handle(steps.Tick(endpoint, now, endpoint.load is not None))
+
+    def look(self) -> None:
+        """See :class:`eldr_router.flow.queue.Result`."""
+        self._services.queue.drop(self)
+        self._services.waiting.discard(self)
+        self._table = self._services.table
+        self.handle(steps.Again(self.now()))
+
+    def prefilled(
+        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
+    ) -> None:
+        """Take what a prefill engine handed over."""
+        self._account.prefilled(signature, self.now(), prompt, model)
+        self._kv, self._prompt = kv, prompt
+        self._services.registry.contexts.learn(len(self._request.body), prompt)
+        # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
+        # was read, and the bytes would look no different
+        expires = math.inf if kv is None else self._asked + self._table.usable_seconds
+        self.handle(steps.Prefilled(leg.endpoint, kv is not None, expires))
+
+    # what is to be done
+
+    def _prefill(self, action: steps.Prefill) -> None:
+        registry = self._services.registry
+        body, admission = self._parsed(), self._admission
+        if admission is not None:
+            admission.reopen()
+        self._kv, self._account.signature = None, WHOLE
+        if action.refused or action.broken:  # not only an engine may fail, but all of a key
+            group = registry.group(self._table.max_in_flight, action.refused, action.broken)
+            self._key = "" if group is None else group.key
+        refused = action.refused | registry.unlike(ROLE_PREFILL, self._key)
+        usable = registry.usable(ROLE_PREFILL, refused | action.broken)
+        usable = usable or registry.usable(ROLE_PREFILL, refused)
+        if not usable:
+            self._whole = "prefill_refused"
+            self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
+            return
+        prompt, stem = body.beginning
+        choice = self._services.affinity.choose(
+            prompt, [endpoint.name for endpoint in usable], registry.totals(usable), stem=stem,
+            session=headers.session(self._request), model=self._services.names.of(self._account.model).encode(),
+        )  # fmt: skip
+        self._services.metrics.prefill_placements(choice.reason)
+        endpoint = usable[choice.engine]
+        self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
+        self._account.asks("prefill", endpoint, choice.reason)
+        parts = self._wire(endpoint, partial(bodies.prefill_body, body))
+        self._asked = self.now()
+        leg = self._leg = PrefillLeg(
+            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, is_cut=body.api.is_cut,
+            patience=self._services.settings.prefill_timeout_seconds,
+        )  # fmt: skip
+        leg.connect()
+
+    def _decode(self, action: steps.Decode) -> None:
+        services, began, sequences = self._services, self.now(), self._sequences
+        place = partial(
+            services.placer.place, self._table, self._account.signature,
+            sequences=sequences, domain=headers.domain(self._request),
+            context=services.registry.contexts.of(self._prompt, bodies.longest(self._parsed()), sequences),
+            is_new=self._account.placement is None,
+        )  # fmt: skip
+        try:
+            placement = place_away(place, action, services.registry, self._key, self._state.failures)
+        except RouterError as error:
+            self._account.unplaced(error, began)
+            full = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
+            if action.kv and not full and services.registry.unlike(ROLE_DECODE, self._key):
+                self._whole = "kv_key"
+                self._handle(steps.Unpaired())
+            elif full and not (action.kv or self._state.failures):
+                self._line_up()
+            else:
+                self._handle(steps.Nobody(error.status, error.message, error.code, full))
+            return
+        if not action.kv:
+            self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
+        if self._admission is not None:
+            self._admission.settle()
+        self._account.placed(placement, began)
+        leg = self._leg = DecodeLeg(
+            self, self._services.pool, placement.endpoint, placement.lease,
+            dechunk=self._request.http10, api=self._parsed().api, search=self._parsed().api.search(len(self._request.body)),
+        )  # fmt: skip
+        leg.connect()
+
+    def _wait(self, action: steps.Wait) -> None:  # noqa: ARG002
+        if self._admission is not None:
+            self._admission.reopen()
+        self._services.waiting.add(self)
+        self._services.queue.hold(self)
+
+    def _send(self, action: steps.Send) -> None:
+        leg = self._leg
+        assert leg is not None  # noqa: S101 - Decode comes first
+        kv = self._kv if action.kv else None
+        pull_before = None
+        if kv is not None:
+            self._services.waiting.add(self)
+            pull_before = self._services.wall() + self._state.expires - self.now()
+        body = partial(bodies.decode_body, self._parsed(), kv, pull_before)
+        line = headers.limit_line(self._table.max_in_flight)
+        leg.send(self._wire(leg.endpoint, body, line), self._services.settings.decode_idle_timeout_seconds)
+
+    def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
+        self._kept = self._leg
+
+    def _leave(self, action: steps.Leave) -> None:  # noqa: ARG002
+        leg = self._leg
+        if leg is not None:
+            self._services.waiting.discard(self)
+            leg.leave()
+            self._account.left(self._state)
+
+    def _eject(self, action: steps.Eject) -> None:
+        action.engine.health.eject(self.now())
+
+    def _blame(self, action: steps.Blame) -> None:
+        endpoint, source = action.engine, action.source
+        if source is not None:
+            pull_failed(endpoint.health, source.health, self.now())
+        else:
+            endpoint.health.failed(self.now(), action.weight)
+
+    def _suspect(self, action: steps.Suspect) -> None:
+        self._services.probes.ask(action.engine)
+
+    def _praise(self, action: steps.Praise) -> None:
+        endpoint, source = action.engine, action.source
+        if source is not None:
+            pulled(endpoint.health, source.health)
+        else:
+            endpoint.health.answered()
+
+    def _begin_answer(self, action: steps.Begin) -> None:  # noqa: ARG002
+        leg, client = self._leg, self._client
+        assert isinstance(leg, DecodeLeg)  # noqa: S101 - the phase says so
+        assert leg.head is not None  # noqa: S101
+        self._services.waiting.discard(self)
+        self._drop_body()
+        self._account.began(leg.head.status, streams=leg.streams)
+        if leg.whole:
+            self._handle(steps.Ended())
+            return
+        chunked = leg.head.body.splittable and not self._request.http10
+        back = headers.to_client(leg.head, whole=False, chunked=chunked, endpoint=leg.endpoint.name)
+        back.append(self._account.returned_id())
+        if leg.until_close:
+            self._request.keep_alive = False
+        client.begin_raw(client.head(leg.head.status, back) + leg.begin())
+        if not client.can_write:
+            leg.pause()
+
+    def _end(self, action: steps.End) -> None:  # noqa: ARG002
+        leg = self._leg
+        assert isinstance(leg, DecodeLeg)  # noqa: S101
+        self._account.answered(leg.end)
+        if leg.whole:
+            self._respond(leg, leg.endpoint.name)
+        else:
+            self._client.end()
+
+    def _pass_on(self, action: steps.PassOn) -> None:
+        leg = self._kept if action.kept else self._leg
+        assert leg is not None  # noqa: S101 - Keep came before, or the leg has just answered
+        self._account.outcome = "engine_error"
+        self._respond(leg, None)
+
+    def _respond(self, leg: Leg, decode: str | None) -> None:
+        """Give the client a whole answer."""
+        assert leg.head is not None  # noqa: S101
+        back = headers.to_client(leg.head, whole=True, chunked=False, endpoint=decode)
+        back.append(self._account.returned_id())
+        self._account.status = leg.head.status
+        body, leg.body = leg.body, b""
+        self._client.respond(leg.head.status, back, body)
+
+    def _fail(self, action: steps.Fail) -> None:
+        retry_after = {429: 1, 503: 2}.get(action.status)
+        self._refused(RouterError(action.status, action.message, action.code, retry_after=retry_after))
+
+    def _end_broken(self, action: steps.EndBroken) -> None:
+        leg, client = self._leg, self._client
+        assert isinstance(leg, DecodeLeg)  # noqa: S101
+        self._account.outcome, self._account.message = "broken_stream", action.message
+        self._services.metrics.broken_streams()
+        ending = leg.ending(f"the decode engine failed: {action.message}")
+        if ending is None:
+            client.abort()
+            return
+        client.write(ending)
+        self._request.keep_alive = False
+        client.end()
+
+    def _free(self, action: steps.Free) -> None:  # noqa: ARG002
+        if self._kv is not None:
+            own = headers.own(self._account.next_id())
+            sent = [*own, *self._account.headers, *headers.to_engine(self._request)]
+            free_result(self._services, sent, self._kv, self._key)
+
+    # ends
+
+    def _refused(self, error: RouterError) -> None:
+        account = self._account
+        account.outcome, account.status, account.message = error.code, error.status, error.message
+        self._client.respond_error(error, [account.returned_id()])
+        if self._state.phase is Phase.NEW:
+            self._over()
+
+    def _bug(self) -> None:
+        self._account.outcome, self._account.status = "internal", 500
+        self._client.fail()
+        if self._leg is not None:
+            self._leg.leave()
+        self._state = replace(self._state, phase=_OVER)
+        if not self._account.closed:
+            self._over()
+
+    def _over(self) -> None:
+        """Close the books, once, and forget all that the request held."""
+        if self._admission is not None:
+            self._admission.settle()
+        else:
+            self._services.queue.leave(self)
+        self._services.waiting.discard(self)
+        self._services.queue.drop(self)
+        self._account.close(self._state)
+        self._drop_body()
+        self._leg = self._kept = None
+
+    def _drop_body(self) -> None:
+        """Forget the prompt: it may be large, and the answer may take long."""
+        self._request.drop_body()
+        self._kv = self._body = None
+
+    # small things
+
+    def _parsed(self) -> bodies.Parsed:
+        assert self._body is not None  # noqa: S101 - nothing is sent to an engine once a response began
+        return self._body
+
+    def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes], own: bytes = b"") -> list[bytes]:
+        upstream_id, lines = self._account.next_id(), self._account.lines + self._lines + own
+        return headers.post(self._request.path, endpoint.authority, upstream_id, lines, body(upstream_id))
+
+
+_DO: dict[type, Callable[[Completion, Any], None]] = {
+    steps.Prefill: Completion._prefill,  # noqa: SLF001 - the table of this class
+    steps.Decode: Completion._decode,  # noqa: SLF001
+    steps.Wait: Completion._wait,  # noqa: SLF001
+    steps.Send: Completion._send,  # noqa: SLF001
+    steps.Keep: Completion._keep,  # noqa: SLF001
+    steps.Leave: Completion._leave,  # noqa: SLF001
+    steps.Eject: Completion._eject,  # noqa: SLF001
+    steps.Blame: Completion._blame,  # noqa: SLF001
+    steps.Suspect: Completion._suspect,  # noqa: SLF001
+    steps.Praise: Completion._praise,  # noqa: SLF001
+    steps.Begin: Completion._begin_answer,  # noqa: SLF001
+    steps.PassOn: Completion._pass_on,  # noqa: SLF001
+    steps.Fail: Completion._fail,  # noqa: SLF001
+    steps.End: Completion._end,  # noqa: SLF001
+    steps.EndBroken: Completion._end_broken,  # noqa: SLF001
+    steps.Free: Completion._free,  # noqa: SLF001
+}

@@ -1,0 +1,61 @@
+"""Where a request goes: whose engines may exchange its KV, and away from engines that failed it before if others have room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.engines.endpoint import Endpoint
+from eldr_router.engines.health import Failure
+from eldr_router.engines.registry import Registry
+from eldr_router.flow.steps import Decode
+from eldr_router.http.errors import RouterError
+from eldr_router.placement.placer import Placement
+
+Place = Callable[[Collection[Endpoint]], Placement]
+"""Places a request on none of these engines; RouterError as of :meth:`eldr_router.placement.placer.Placer.place`."""
+
+
+def split_over(registry: Registry, limit: int) -> tuple[str, str | None]:
+    """Return the key of the engines that a request is to be split over, and why it goes whole after all, None if it does not."""
+    if not registry.endpoints(ROLE_PREFILL):
+        return "", "no_prefill"
+    group = registry.group(limit)
+    if group is None:
+        return "", None
+    return group.key, None if group.has_prefill else "kv_key"
+
+
+def place_away(
+    place: Place, action: Decode, registry: Registry, key: str, failures: tuple[Failure, ...]
+) -> Placement:
+    """Place a request.
+
+    Parameters
+    ----------
+    action : Decode
+        Which engines refused it, or failed it.
+    key : str
+        Of the engine whose KV it brings.
+    failures : tuple of Failure
+        Attempts given up.
+    """
+    unlike = registry.unlike(ROLE_DECODE, key)
+    choices = [action.refused]
+    if action.broken or unlike:
+        away = action.refused | action.broken
+        # without KV to pull any engine will do
+        then = [action.refused | unlike] if action.kv else [away, action.refused]
+        choices = [*dict.fromkeys([away | unlike, *then])]
+    for excluded in choices[:-1]:
+        try:
+            return place(excluded)
+        except RouterError:
+            pass
+    try:
+        return place(choices[-1])
+    except RouterError as error:
+        if action.refused and failures and error.status == 503:
+            message = f"no decode engine accepts connections; the last one: {failures[-1].message}"
+            raise RouterError(502, message, "upstream_failed") from None
+        raise

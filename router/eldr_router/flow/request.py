@@ -1,0 +1,366 @@
+"""One request as a state machine: what happens next, whatever an engine or the client does. Pure.
+
+``step(state, event)`` returns the next state and what to do. The rule that the table serves above all: **a prefill result
+is used once.** It may be sent to a second decode engine only if the first refused the connection, or declined the request before it
+read it; after anything else the prefill engine may have freed the blocks, and a second pull would return wrong tokens without an error, so the prompt
+is prefilled again. The same holds after the result's lease: what an engine says after ``expires`` may rest on blocks that
+others had overwritten, so it is thrown away. A result that no engine will read any more is freed: otherwise it occupies
+the prefill engine's cache for the rest of its lease.
+
+What a driver owes the machine: it carries the actions out in order, reports every event with the time it learned of it,
+and after :class:`Prefill` or :class:`Decode` reports what became of that leg until :class:`Leave` ends it.
+
+References
+----------
+.. [1] ``docs/reference/engine-protocol.md``: vLLM's two-phase transfer; measured failures in its tests, ``tests/vllm``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from eldr_router.engines.health import Engine, Failure
+from eldr_router.flow.steps import (
+    Action,
+    Actions,
+    Again,
+    Answered,
+    Begin,
+    Blame,
+    Broken,
+    Connected,
+    Declined,
+    Decode,
+    Eject,
+    End,
+    EndBroken,
+    Ended,
+    Event,
+    Exhausted,
+    Fail,
+    Free,
+    Gone,
+    Heard,
+    Keep,
+    Leave,
+    Nobody,
+    PassOn,
+    Phase,
+    Praise,
+    Prefill,
+    Prefilled,
+    Ready,
+    Refused,
+    Send,
+    Start,
+    State,
+    Step,
+    Suspect,
+    Tick,
+    Unpaired,
+    Wait,
+)
+
+_SHARED_BLAME = 1 / 3
+_NOBODYS_FAULT = frozenset(("stale", "expired", "client_stalled", "busy"))
+_TRANSPORT = frozenset(("reset", "timeout", "protocol"))
+"""Causes after which the engine itself is asked whether it lives."""
+_NONE: frozenset[Engine] = frozenset()
+_PULL = frozenset(("status", "error_event"))
+"""What a decode engine says whose pull failed, whichever end of it is broken."""
+_ANSWERED = _PULL | {"busy", "aborted"}
+"""Causes after which the engine is done with the request: it reads nothing of the result any more."""
+_NEW, _PREFILL, _DECODE, _WAIT, _ANSWER, _OVER = Phase  # an enum's attributes cost five times a name's
+
+
+def step(state: State, event: Event) -> Step:
+    """Return the next state and what to do; an event that means nothing in a phase changes nothing.
+
+    Returns
+    -------
+    (State, tuple of Action)
+    """
+    handler = _TABLE.get((state.phase, type(event)))
+    return (state, ()) if handler is None else handler(state, event)
+
+
+def _start(state: State, event: Start) -> Step:  # noqa: ARG001
+    return _prefill(state, ()) if state.split else _decode(state, ())
+
+
+def _prefill(state: State, before: Actions) -> Step:
+    action = Prefill(state.refused, state.broken)
+    return replace(state, phase=_PREFILL), (*before, action)
+
+
+def _decode(state: State, before: Actions) -> Step:
+    if state.phase is not _DECODE:
+        state = replace(state, phase=_DECODE)
+    return state, (*before, Decode(state.held, state.refused, state.broken))
+
+
+def _over(state: State, *actions: Action) -> Step:
+    return replace(state, phase=_OVER, held=False), (*actions, *_freeing(state))
+
+
+def _freeing(state: State) -> Actions:
+    return (Free(),) if state.held else ()
+
+
+def _is_pinned(state: State) -> bool:
+    """Whether there is a result of which no pull is known: its blocks may be pinned at the prefill engine."""
+    return state.source is not None and state.expires < math.inf
+
+
+def _prefill_refused(state: State, event: Refused) -> Step:
+    failures = (*state.failures, Failure("prefill", event.engine, "refused", event.message))
+    state = replace(state, refused=state.refused | {event.engine}, failures=failures)
+    return _prefill(state, (Leave(), Eject(event.engine)))
+
+
+def _no_prefill(state: State, event: Nobody) -> Step:  # noqa: ARG001
+    if state.busy:
+        return _over(state, PassOn(kept=True))
+    return _decode(replace(state, split=False, refused=_NONE), ())
+
+
+def _prefill_broken(state: State, event: Broken) -> Step:
+    failure = Failure("prefill", event.engine, event.cause, event.message)
+    busy = event.cause == "busy"
+    state = replace(state, failures=(*state.failures, failure), busy=state.busy or busy)
+    if event.unavailable or busy:
+        # as if it had refused the connection: nothing was tried, nothing is spent
+        state = replace(state, refused=state.refused | {event.engine})
+        return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Keep(), Leave()))
+    spent = state.spent + _cost(state, event)
+    state, blame = _blame(state, "prefill", event, None)
+    state = replace(state, spent=spent, broken=state.broken | {event.engine})
+    if state.spent >= state.attempts:
+        return _give_up(state, (Leave(), *blame))
+    return _prefill(state, (Leave(), *blame))
+
+
+def _prefilled(state: State, event: Prefilled) -> Step:
+    blame: Actions = ()
+    if state.suspect is not None and state.suspect[0] == "prefill":
+        # the same prompt was taken: by another engine, then the first one was at fault, or by the same, then nobody was
+        if state.suspect[1] != event.engine:
+            blame = (Blame(state.suspect[1]),)
+        state = replace(state, suspect=None)
+    source = event.engine if event.kv else None
+    state = replace(
+        state,
+        phase=_DECODE,
+        source=source,
+        held=event.kv,
+        expires=event.expires,
+        refused=_NONE,
+        busy=False,
+    )
+    return _decode(state, (Leave(), *blame, Praise(event.engine)))
+
+
+def _leg_answered(state: State, event: Answered) -> Step:
+    return _over(replace(state, held=_is_pinned(state)), Leave(), Praise(event.engine), PassOn())
+
+
+def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
+    return _over(state, Leave())
+
+
+def _exhausted(state: State, event: Exhausted) -> Step:
+    leg = "prefill" if state.phase is _PREFILL else "decode"
+    failure = Failure(leg, event.engine, "exhausted", event.message)
+    state = replace(state, failures=(*state.failures, failure))
+    return _over(state, Leave(), Fail(503, f"{event.message}; retry later", "overloaded"))
+
+
+def _nobody(state: State, event: Nobody) -> Step:
+    if state.held and event.may_wait:  # a result is worth a wait: its prompt has been computed
+        return replace(state, phase=_WAIT, refused=_NONE), (Wait(),)
+    return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
+
+
+def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
+    whole = replace(state, held=False, split=False, source=None, expires=math.inf)
+    return _decode(whole, _freeing(state))
+
+
+def _decode_refused(state: State, event: Refused) -> Step:
+    failures = (*state.failures, Failure("decode", event.engine, "refused", event.message))
+    state = replace(state, refused=state.refused | {event.engine}, failures=failures)
+    return _decode(state, (Leave(), Eject(event.engine)))
+
+
+def _declined(state: State, event: Declined) -> Step:  # noqa: ARG001
+    # nothing was pulled: the result is what it was before
+    return _decode(replace(state, held=_is_pinned(state)), (Leave(),))
+
+
+def _once_more(state: State, event: Again) -> Step:
+    if event.at > state.expires:  # blocks whose lease is over need no freeing
+        message = "every decode engine was full until the lease of the prefill result was nearly over"
+        return _over(replace(state, held=False), Fail(429, f"{message}; retry later", "overloaded"))
+    return _decode(state, ())
+
+
+def _connected(state: State, event: Connected) -> Step:
+    if event.at > state.expires:
+        if any(failure.cause == "expired" for failure in state.failures):
+            # prefill may take longer than its lease: then no result is ever of use
+            state = replace(state, split=False)
+        return _expired(state, event.engine, event.at)
+    return replace(state, held=False), (Send(kv=state.held),)
+
+
+def _is_late(state: State, event: Heard | Ready | Tick) -> bool:
+    # a whole answer of an engine that keeps the deadline of the pull counts whenever it comes
+    return event.at > state.expires and (state.streams or not event.guards)
+
+
+def _heard(state: State, event: Heard) -> Step:
+    if _is_late(state, event):
+        return _expired(state, event.engine, event.at)
+    return (state if state.expires == math.inf else replace(state, expires=math.inf)), ()
+
+
+def _ready(state: State, event: Ready) -> Step:
+    if _is_late(state, event):
+        return _expired(state, event.engine, event.at)
+    blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
+    state = replace(state, phase=_ANSWER, expires=math.inf, suspect=None)
+    return state, (*blame, Praise(event.engine, state.source), Begin())
+
+
+def _tick(state: State, event: Tick) -> Step:
+    return _expired(state, event.engine, event.at) if _is_late(state, event) else (state, ())
+
+
+def _expired(state: State, engine: Engine, at: float) -> Step:
+    late = at - state.expires
+    message = f"nothing came before the lease of its prefill result was nearly over ({late:.1f} s ago)"
+    sent = not state.held
+    # blocks whose lease is over need no freeing; a whole answer that takes so long would outlast the next lease, too
+    state = replace(state, held=False, split=state.split and (state.streams or not sent))
+    # one that was sent nothing did nothing wrong
+    return _again(state, Broken(engine, "expired", message), avoid=sent)
+
+
+def _decode_broken(state: State, event: Broken) -> Step:
+    if (
+        event.cause in _PULL and event.at > state.expires
+    ):  # the engine kept the deadline: neither end is to blame
+        return _expired(state, event.engine, event.at)
+    return _again(state, event)
+
+
+def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
+    """Give an attempt up; the result may have been pulled, so the next one begins with the prompt."""
+    failure = Failure("decode", event.engine, event.cause, event.message)
+    source = state.source if event.cause in _PULL else None
+    spent = state.spent + _cost(state, event)
+    state, blame = _blame(state, "decode", event, source)
+    busy = event.cause == "busy"
+    before = (Keep(), Leave()) if busy else (Leave(), *blame)
+    if event.cause in _ANSWERED and _is_pinned(state):
+        before = (*before, Free())
+    state = replace(
+        state,
+        failures=(*state.failures, failure),
+        spent=spent,
+        broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
+        refused=_NONE,
+        source=None,
+        held=False,
+        expires=math.inf,
+        busy=busy and not state.split,  # a prompt that is prefilled again has other engines to ask
+    )
+    if state.spent >= state.attempts:
+        return _give_up(state, before)
+    return (_prefill if state.split else _decode)(state, before)
+
+
+def _cost(state: State, event: Broken) -> int:
+    """Return how many attempts a failure costs: none at an engine that fails others too, so that one that is well gets asked.
+
+    A request that ends engines must not go to all of them; each engine that was well is an attempt.
+    """
+    free = event.doubtful and event.engine not in state.broken and event.at < state.until
+    return 0 if free else 1
+
+
+def _give_up(state: State, before: Actions) -> Step:
+    if state.failures[-1].cause == "busy":
+        return _over(state, *before, PassOn(kept=True))
+    # a suspect that is left failed alone, however often it was asked
+    blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
+    last = state.failures[-1]
+    message = f"gave up after {len(state.failures)} attempts; the last one: {last.leg} engine {last.engine}: {last.message}"
+    return _over(state, *before, *blame, Fail(502, message, "upstream_failed"))
+
+
+def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
+    """Suspect the first engine that failed; a request that fails on several is mostly to blame itself."""
+    engine = event.engine
+    if event.unavailable:
+        return state, (Eject(engine),)
+    if event.cause in _NOBODYS_FAULT:
+        return state, ()
+    ask: Actions = (Suspect(engine),) if event.cause in _TRANSPORT else ()
+    if state.shared:
+        seen = engine in state.broken
+        return state, ask if seen else (*ask, Blame(engine, weight=_SHARED_BLAME))
+    if state.suspect is None:
+        return replace(state, suspect=(leg, engine, source)), ask
+    first = state.suspect[1]
+    if first == engine:
+        return state, ask
+    shared = (Blame(first, weight=_SHARED_BLAME), Blame(engine, weight=_SHARED_BLAME))
+    return replace(state, suspect=None, shared=True), (*ask, *shared)
+
+
+def _ended(state: State, event: Ended) -> Step:  # noqa: ARG001
+    return _over(state, Leave(), End())
+
+
+def _answer_broken(state: State, event: Broken) -> Step:
+    failure = Failure("decode", event.engine, event.cause, event.message)
+    state = replace(state, failures=(*state.failures, failure))
+    blame: Actions = ()
+    if event.cause in _TRANSPORT:
+        blame = (Suspect(event.engine), Blame(event.engine))
+    return _over(state, Leave(), *blame, EndBroken(event.cause, event.message))
+
+
+_TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
+    (_NEW, Start): _start,
+    (_NEW, Gone): lambda state, _: _over(state),
+    (_PREFILL, Refused): _prefill_refused,
+    (_PREFILL, Exhausted): _exhausted,
+    (_PREFILL, Nobody): _no_prefill,
+    (_PREFILL, Broken): _prefill_broken,
+    (_PREFILL, Prefilled): _prefilled,
+    (_PREFILL, Answered): _leg_answered,
+    (_PREFILL, Gone): _leg_gone,
+    (_DECODE, Nobody): _nobody,
+    (_DECODE, Unpaired): _unpaired,
+    (_DECODE, Refused): _decode_refused,
+    (_DECODE, Declined): _declined,
+    (_DECODE, Exhausted): _exhausted,
+    (_DECODE, Connected): _connected,
+    (_DECODE, Heard): _heard,
+    (_DECODE, Ready): _ready,
+    (_DECODE, Answered): _leg_answered,
+    (_DECODE, Broken): _decode_broken,
+    (_DECODE, Tick): _tick,
+    (_DECODE, Gone): _leg_gone,
+    (_WAIT, Again): _once_more,
+    (_WAIT, Gone): lambda state, _: _over(state),
+    (_ANSWER, Ended): _ended,
+    (_ANSWER, Broken): _answer_broken,
+    (_ANSWER, Gone): _leg_gone,
+}

@@ -1,0 +1,90 @@
+"""What all requests of a process share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eldr_router.engines.names import Names
+from eldr_router.engines.probes import Probes
+from eldr_router.engines.registry import Registry
+from eldr_router.flow.queue import Queue
+from eldr_router.net.pool import Pool
+from eldr_router.placement.affinity import PrefixAffinity
+from eldr_router.placement.placer import Placer
+from eldr_router.placement.table import EMPTY, Table
+from eldr_router.settings import Settings
+from eldr_router.telemetry.joiner import Joiner
+from eldr_router.telemetry.journal import Journal
+from eldr_router.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from eldr_router.telemetry.spans import Tracing
+
+
+class Waiting(Protocol):
+    """A request whose engine may not say anything before a lease is over."""
+
+    def tick(self, now: float) -> None:
+        """Take the time."""
+
+
+@dataclass
+class Services:
+    """What all requests share; ``table`` is replaced as a whole."""
+
+    settings: Settings
+    loop: asyncio.AbstractEventLoop
+    registry: Registry
+    pool: Pool
+    placer: Placer
+    metrics: Metrics
+    joiner: Joiner
+    journal: Journal
+    probes: Probes
+    router: str
+    tracing: Tracing | None = None
+    affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
+    names: Names = field(default_factory=Names)
+    clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
+    wall: Callable[[], float] = time.time
+    table: Table = EMPTY
+    sequence: int = 0
+    waiting: set[Waiting] = field(default_factory=set)
+    queue: Queue = field(init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.queue = Queue(
+            self.loop, self.registry, self.metrics, lambda: self.table.max_in_flight, self._waiting_bounds
+        )
+
+    def _waiting_bounds(self) -> tuple[int, float]:
+        """Return how many requests may wait for room, and how long: as the table says, else the options."""
+        intent, settings = self.table.intent, self.settings
+        return (
+            settings.max_waiting if intent.max_waiting is None else intent.max_waiting,
+            settings.max_wait_seconds if intent.max_wait_seconds is None else intent.max_wait_seconds,
+        )
+
+    def tick(self) -> None:
+        """Let time pass for requests that wait, within a lease or for room. Called several times a second."""
+        self.queue.wake()
+        now = self.clock()
+        for waiting in tuple(self.waiting):
+            waiting.tick(now)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the traffic."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Cancel what runs beside the traffic."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,322 @@
+"""The words of a request's state machine: its state, what can happen, what is to be done. See :mod:`.request`."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+from msgspec import Struct
+
+from eldr_router.engines.health import Engine, Failure
+
+
+class Phase(StrEnum):
+    """Where a request stands."""
+
+    NEW = "new"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    WAIT = "wait"
+    ANSWER = "answer"
+    OVER = "over"
+
+    __hash__ = str.__hash__  # an enum's own is a Python function, and every step looks its phase up
+
+
+class State(Struct, frozen=True):
+    """A request between two events.
+
+    Attributes
+    ----------
+    attempts : int
+        How many may fail.
+    split : bool
+        Prefill and decode apart.
+    streams : bool
+        The client asked for a stream.
+    failures : tuple of Failure
+        Attempts given up; those that cost nothing (a refused connection) included.
+    until : float
+        From then on engines in doubt cost an attempt, too.
+    spent : int
+        Attempts that count.
+    source : Engine or None
+        The prefill engine of the result.
+    held : bool
+        There is a result that no engine was sent.
+    expires : float
+        Until when the result may be pulled; infinite once the pull is known to be over.
+    refused, broken : frozenset of Engine
+        Engines to avoid in this leg, and those that failed this request.
+    suspect : tuple or None
+        (leg, engine, prefill engine of its pull or None): who failed first, and is not blamed yet.
+    shared : bool
+        It failed on several engines: the request itself may be at fault.
+    busy : bool
+        An engine of this leg answered 429, and the answer is kept.
+    """
+
+    phase: Phase = Phase.NEW
+    attempts: int = 3
+    until: float = math.inf
+    split: bool = True
+    streams: bool = True
+    failures: tuple[Failure, ...] = ()
+    spent: int = 0
+    source: Engine = None
+    held: bool = False
+    expires: float = math.inf
+    refused: frozenset[Engine] = frozenset()
+    broken: frozenset[Engine] = frozenset()
+    suspect: tuple[str, Engine, Engine] | None = None
+    shared: bool = False
+    busy: bool = False
+
+
+# --- events: what happened -------------------------------------------------------------------------------------------
+
+
+class Start(Struct, frozen=True):
+    """The request is admitted."""
+
+
+class Refused(Struct, frozen=True):
+    """An engine did not accept a connection."""
+
+    engine: Engine
+    message: str = ""
+
+
+class Declined(Struct, frozen=True):
+    """A decode engine is full, and says that it has read nothing of the request."""
+
+    engine: Engine
+
+
+class Exhausted(Struct, frozen=True):
+    """The router itself lacks what a connection takes."""
+
+    engine: Engine
+    message: str = ""
+
+
+class Connected(Struct, frozen=True):
+    """A decode engine accepted a connection; nothing is sent yet."""
+
+    engine: Engine
+    at: float
+
+
+class Prefilled(Struct, frozen=True):
+    """A prefill engine answered; ``expires`` is infinite and ``kv`` false where it handed nothing over."""
+
+    engine: Engine
+    kv: bool
+    expires: float
+
+
+class Heard(Struct, frozen=True):
+    """A decode engine said something that comes after its pull; ``guards``: it keeps the deadlines of pulls."""
+
+    engine: Engine
+    at: float
+    guards: bool = False
+
+
+class Ready(Struct, frozen=True):
+    """What a decode engine said is worth the beginning of a response; ``guards`` as in :class:`Heard`."""
+
+    engine: Engine
+    at: float
+    guards: bool = False
+
+
+class Answered(Struct, frozen=True):
+    """An engine answered the request itself, with 4xx: that is for the client."""
+
+    engine: Engine
+
+
+class Broken(Struct, frozen=True):
+    """An attempt failed, or an answer broke."""
+
+    engine: Engine
+    cause: str
+    message: str = ""
+    unavailable: bool = False
+    """The engine says that it takes no requests for now."""
+    doubtful: bool = False
+    """The last request that ended there failed, too."""
+    at: float = 0.0
+
+
+class Ended(Struct, frozen=True):
+    """The response is over, properly."""
+
+
+class Tick(Struct, frozen=True):
+    """Time passes while an engine is silent; ``guards``: as it last reported."""
+
+    engine: Engine
+    at: float
+    guards: bool = False
+
+
+class Again(Struct, frozen=True):
+    """Engines may have room by now."""
+
+    at: float
+
+
+class Nobody(Struct, frozen=True):
+    """No engine is left for the leg that was asked for; ``may_wait``: one that is full may have a place at any moment."""
+
+    status: int
+    message: str
+    code: str
+    may_wait: bool = False
+
+
+class Unpaired(Struct, frozen=True):
+    """No decode engine that may have the result's blocks has room; another one may do the whole request."""
+
+
+class Gone(Struct, frozen=True):
+    """The client left."""
+
+
+Event = (
+    Start
+    | Refused
+    | Declined
+    | Exhausted
+    | Connected
+    | Prefilled
+    | Heard
+    | Ready
+    | Answered
+    | Broken
+    | Ended
+    | Tick
+    | Again
+    | Nobody
+    | Unpaired
+    | Gone
+)
+
+# --- actions: what to do ---------------------------------------------------------------------------------------------
+
+
+class Prefill(Struct, frozen=True):
+    """Send the prompt to a prefill engine: none of ``refused``, rather none of ``broken``."""
+
+    refused: frozenset[Engine]
+    broken: frozenset[Engine]
+
+
+class Decode(Struct, frozen=True):
+    """Place the request on a decode engine, and connect; with the result's blocks if ``kv``."""
+
+    kv: bool
+    refused: frozenset[Engine]
+    broken: frozenset[Engine]
+
+
+class Wait(Struct, frozen=True):
+    """Report when engines may have room."""
+
+
+class Send(Struct, frozen=True):
+    """Send the request over the connection to the decode engine; with ``kv`` the result is used up."""
+
+    kv: bool
+
+
+class Leave(Struct, frozen=True):
+    """End the leg: give its load back, drop its connection if the exchange is not over."""
+
+
+class Eject(Struct, frozen=True):
+    """Leave an engine alone for a while: it takes no requests."""
+
+    engine: Engine
+
+
+class Blame(Struct, frozen=True):
+    """Count a failure against an engine; ``source`` is the other end of its pull, which may be at fault instead."""
+
+    engine: Engine
+    source: Engine = None
+    weight: float = 1.0
+
+
+class Suspect(Struct, frozen=True):
+    """Ask an engine whether it lives."""
+
+    engine: Engine
+
+
+class Praise(Struct, frozen=True):
+    """Count a good answer for an engine, and for the other end of its pull."""
+
+    engine: Engine
+    source: Engine = None
+
+
+class Begin(Struct, frozen=True):
+    """Begin the response with what there is; from now on bytes go straight to the client."""
+
+
+class Keep(Struct, frozen=True):
+    """Keep the engine's own answer, of the leg that is left next: it is passed on if nobody has a better one."""
+
+
+class PassOn(Struct, frozen=True):
+    """Give the client the engine's own answer; the one that was kept, if ``kept``."""
+
+    kept: bool = False
+
+
+class Fail(Struct, frozen=True):
+    """Give the client an error of the router's."""
+
+    status: int
+    message: str
+    code: str
+
+
+class End(Struct, frozen=True):
+    """End the response."""
+
+
+class EndBroken(Struct, frozen=True):
+    """End a response that broke: by an error event where the client can take one, else by a cut."""
+
+    cause: str
+    message: str
+
+
+class Free(Struct, frozen=True):
+    """Have the result's blocks freed: no engine will read them, and they are pinned for the rest of their lease."""
+
+
+Action = (
+    Prefill
+    | Decode
+    | Wait
+    | Send
+    | Leave
+    | Eject
+    | Blame
+    | Suspect
+    | Praise
+    | Begin
+    | Keep
+    | PassOn
+    | Fail
+    | End
+    | EndBroken
+    | Free
+)
+Actions = tuple[Action, ...]
+Step = tuple[State, Actions]

@@ -1,1 +1,0 @@
-"""What operators see and ask: admin port, metrics, logs."""

@@ -1,0 +1,1 @@
+"""Where a request goes: prefix affinity, expected experts, policies, the routing table."""

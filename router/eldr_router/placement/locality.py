@@ -1,0 +1,191 @@
+"""What decode engines' batches are expected to use, and what a request would add; kept while the policy asks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+from eldr.centroids import CentroidSet
+from eldr.core.policy import Situation
+from eldr.core.profiles import Profiles
+from eldr.core.tolls import Tolls
+from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
+from eldr.wire import ExpertCounts
+from eldr_router.placement.choice import Candidates
+from eldr_router.placement.saving import Savings
+from eldr_router.placement.signature import Signature
+from eldr_router.placement.step_times import StepTimes
+from eldr_router.placement.traffic import Traffic
+
+log = logging.getLogger(__name__)
+
+_ODD = 20
+"""After so many signatures of another shape in a row the engines serve another model."""
+_MOST_ODD = 1280
+_MORE = 4
+"""With each change it takes so many times as many, up to that: two models may be served in turns."""
+_CALM = 1000
+"""After so many of the known shape in a row it takes as few as at first."""
+
+
+class Locality:
+    """The expected unions of a router's decode engines.
+
+    Parameters
+    ----------
+    most_layers : int
+        Layers that stand for all.
+
+    Attributes
+    ----------
+    unions : Unions or None
+        None until the first signature tells the model's shape.
+    step_times : Step-time models
+        Of the engines; they are learned whatever the policy.
+    savings : Savings
+        What placement saves, measured whatever the policy.
+    traffic : Traffic
+        How requests look to the set in effect, counted whatever the policy.
+    profiles : Profiles or None
+        The prior while no centroid set is in effect, as old as the unions.
+    tolls : Tolls
+        Of the centroid set in effect, or of the profiles.
+    n_experts : int or None
+        Experts per layer of the model, by the last signature.
+    """
+
+    def __init__(self, most_layers: int = MOST_LAYERS) -> None:
+        self.unions: Unions | None = None
+        self.step_times = StepTimes()
+        self.savings = Savings()
+        self.traffic = Traffic()
+        self.profiles: Profiles | None = None
+        self.tolls = Tolls()
+        self.n_experts: int | None = None
+        self._most_layers = most_layers
+        self._centroids: CentroidSet | None = None
+        self._wanted = False
+        self._odd = self._even = 0  # signatures in a row that are not of the known shape, and that are
+        self._patience = _ODD
+        self._begun = 0
+
+    @property
+    def edition(self) -> str:
+        """A name that changes when what others were told does not hold any longer."""
+        return f"{self._begun}.{0 if self.unions is None else self.unions.forgotten}"
+
+    def follow(self, centroids: CentroidSet | None, *, wanted: bool) -> None:
+        """Take the centroid set in effect, and whether the policy asks for unions; if not, forget everything.
+
+        Requests that began under another set are looked at through the layers of this one: two sets of layers in turn would
+        begin anew with every request.
+        """
+        if centroids is not self._centroids or not wanted:
+            self.tolls = Tolls()  # a new set shares requests out evenly by itself
+            self.profiles = None
+        self._centroids, self._wanted = centroids, wanted
+        if not wanted:
+            self.unions = None
+        elif centroids is None and self.profiles is None and self.unions is not None:
+            self.profiles = Profiles(self.unions.shape.cells)
+
+    def notice(self, signature: Signature) -> None:
+        """Take note of what the engines serve; begin, or begin anew, if they serve another model."""
+        counts = signature.counts
+        if counts is None or not counts.tokens:
+            return
+        self.n_experts = counts.counts.shape[1]
+        if not self._wanted:
+            return
+        shape = self._shape(counts)
+        known = self.unions
+        if known is not None and known.shape == shape:
+            self._odd = 0
+            self._even += 1
+            if self._even >= _CALM:
+                self._patience = _ODD
+            return
+        self._even = 0
+        if known is not None and known.shape[:3] != shape[:3]:
+            if self._odd < self._patience:
+                self._odd += 1
+                return
+            self._patience = min(_MOST_ODD, _MORE * self._patience)
+        log.info(
+            "placing by expected unions of %d layers x %d experts, of layers %s",
+            shape.n_layers, shape.n_experts, ", ".join(map(str, shape.layers)),
+        )  # fmt: skip
+        # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
+        self.unions, self._odd = Unions(shape), 0
+        if self._centroids is None:
+            self.profiles, self.tolls = Profiles(shape.cells), Tolls()
+        self._begun += 1
+
+    def expect(self, signature: Signature, engines: Sequence[str], situation: Situation) -> Candidates:
+        """Return what is known of engines, by name, with what to expect of a request there."""
+        unions = self.unions or self._first(signature)
+        request, reason = _request(signature, unions)
+        if unions is None:
+            return Candidates(situation, reason=reason)
+        outlook = unions.outlook(request, engines, situation.in_flight, situation.sequences)
+        step_times = self.step_times.of(engines, unions.shape.n_experts)
+        learned, profiles = None, self.profiles
+        numbers: Sequence[int] = ()
+        if profiles is not None and request is not None:
+            learned, numbers = profiles.similarity(request.share, engines), profiles.numbers(engines)
+        tolls = self.tolls.of((situation.slots or ()) if learned is None else numbers)
+        situation = situation._replace(outlook=outlook, step_times=step_times, tolls=tolls)
+        return Candidates(situation, request, engines, learned, numbers, reason)
+
+    def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
+        """Let a request join an engine's batch."""
+        if request is None or self.unions is None:
+            return None
+        return self.unions.join(engine, request, sequences)
+
+    def settle(self, candidates: Candidates, situation: Situation, chosen: int) -> None:
+        """Let prior and tolls learn from a request that goes to one of some engines."""
+        favourite, request, engines = self.tolls.settle(situation), candidates.request, candidates.engines
+        if self.profiles is not None and self.unions is not None and request is not None:
+            best = None if favourite is None else engines[favourite]
+            # of the version that it begins: others may have been told of the present one already
+            self.profiles.learn(best, engines[chosen], request.share, self.unions.version + 1)
+
+    def retain(self, engines: Collection[str]) -> None:
+        """Forget engines that are gone."""
+        if self.unions is not None:
+            self.unions.retain(engines)
+        if self.profiles is not None:
+            self.profiles.retain(engines)
+            self.tolls.retain(self.profiles.numbers(list(engines)))
+
+    def _first(self, signature: Signature) -> Unions | None:
+        """Return what the first signature begins, for one that is only asked about."""
+        counts = signature.counts
+        if counts is None or not counts.tokens or not self._wanted:
+            return None
+        return Unions(self._shape(counts))
+
+    def _shape(self, counts: ExpertCounts) -> Shape:
+        return _shape(*counts.shape, counts.top_k, self._centroids, self._most_layers)
+
+
+def _request(signature: Signature, unions: Unions | None) -> tuple[Request | None, str]:
+    """Return what a request adds to unions, and why it can be told or not."""
+    counts = signature.counts
+    if counts is None:
+        return None, signature.missing
+    if not counts.tokens:
+        return None, "zero_vector"
+    if unions is None or (*counts.shape, counts.top_k) != unions.shape[:3]:
+        return None, "wrong_shape"
+    return unions.request(counts.counts, counts.tokens), "union"
+
+
+@lru_cache(maxsize=4)  # it holds on to centroid sets
+def _shape(layers: int, experts: int, top_k: int, centroids: CentroidSet | None, most: int) -> Shape:
+    """Return the shape to look at: the layers that signatures are made of, if they are of this model."""
+    fits = centroids is not None and (centroids.n_layers, centroids.n_experts) == (layers, experts)
+    kept = centroids.kept if fits and centroids is not None else range(layers)
+    return Shape(layers, experts, top_k, spread(kept, most))

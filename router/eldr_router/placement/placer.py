@@ -1,0 +1,169 @@
+"""Places requests on decode engines: the choice and the room it takes, in one step of the event loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
+from eldr.core.policy import Choice, Situation
+from eldr_router.engines.contexts import Context
+from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.registry import Registry
+from eldr_router.http.errors import no_endpoint
+from eldr_router.placement.choice import Candidates, rank
+from eldr_router.placement.locality import Locality
+from eldr_router.placement.signature import Signature
+from eldr_router.placement.table import Table
+
+
+class Placement(NamedTuple):
+    """A decision.
+
+    Attributes
+    ----------
+    lease : Lease
+        Already acquired.
+    policy, reason : str
+        The policy that decided, and why it (one of :data:`eldr_router.placement.choice.REASONS`).
+    candidates : int
+        Among how many engines load decided.
+    similarity : float or None
+        Cosine to the chosen engine's centroid.
+    in_flight : int
+        Sequences in flight there before this one, whoever sent them.
+    """
+
+    endpoint: Endpoint
+    lease: Lease
+    policy: str
+    reason: str
+    candidates: int
+    similarity: float | None
+    in_flight: int
+
+
+class Decision(NamedTuple):
+    """A choice and what it rests on; lists are by eligible engine.
+
+    Attributes
+    ----------
+    endpoints : list of Endpoint
+        Those that are well and have room.
+    candidates : Candidates
+        What was known of them.
+    situation : eldr.core.policy.Situation
+    policy, reason : str
+        As in :class:`Placement`.
+    choice : eldr.core.policy.Choice
+    scores : list of float or None
+        Cosine to each centroid; None without a set, or without a signature that fits it.
+    """
+
+    endpoints: list[Endpoint]
+    candidates: Candidates
+    situation: Situation
+    policy: str
+    reason: str
+    choice: Choice
+    scores: list[float] | None
+
+
+class Placer:
+    """Places requests on decode engines.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        For the policies that draw.
+
+    Attributes
+    ----------
+    locality : Locality
+    """
+
+    def __init__(self, registry: Registry, rng: np.random.Generator) -> None:
+        self._registry = registry
+        self.locality = Locality()
+        self._rng = rng
+
+    def place(
+        self,
+        table: Table,
+        signature: Signature,
+        exclude: Collection[Endpoint] = (),
+        *,
+        sequences: int = 1,
+        domain: str | None = None,
+        context: Context | None = None,
+        is_new: bool = True,
+    ) -> Placement:
+        """Choose an engine with room and acquire its lease for so many sequences, in one step.
+
+        ``domain`` is what the client says it belongs to. ``context`` is what it holds of KV; without it, nothing that counts.
+        ``is_new``: it was placed nowhere before, so that it counts as traffic.
+
+        Raises
+        ------
+        RouterError
+            503 if no engine is left, 429 if none that is left has room, 400 if none can ever hold its prompt.
+        """
+        if is_new:
+            self.locality.notice(signature)
+        turn = self._registry.turn(ROLE_DECODE)
+        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
+        at = decision.choice.worker
+        endpoint = decision.endpoints[at]
+        if is_new:
+            self.locality.settle(decision.candidates, decision.situation, at)
+            if decision.scores is not None:
+                self.locality.traffic.count(
+                    decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
+                )
+        similarities = decision.situation.similarity
+        # to a centroid: of a learned prior there is none
+        similarity = None if similarities is None or decision.scores is None else similarities[at]
+        known = None if similarity is None or math.isnan(similarity) else similarity
+        stay = self.locality.join(endpoint.name, decision.candidates.request, sequences)
+        if context is not None:
+            self._registry.contexts.placed(context)
+        size = 0 if context is None else context.size
+        return Placement(
+            endpoint, Lease(endpoint, sequences, stay, size), decision.policy, decision.reason, decision.choice.candidates,
+            known, decision.situation.in_flight[at],
+        )  # fmt: skip
+
+    def decide(
+        self,
+        table: Table,
+        signature: Signature,
+        exclude: Collection[Endpoint],
+        sequences: int,
+        turn: int,
+        *,
+        domain: str | None = None,
+        context: Context | None = None,
+    ) -> Decision:
+        """Choose, and change nothing. RouterError as of :meth:`place`."""
+        usable = self._registry.usable(ROLE_DECODE, exclude)
+        if not usable:
+            raise no_endpoint(ROLE_DECODE)
+        limit = table.max_in_flight
+        room = self._registry.with_room(usable, limit)
+        if not room:
+            raise self._registry.full(limit)
+        tokens: list[int] = []
+        if context is not None:
+            room, tokens = self._registry.fitting(room, context)
+        situation = Situation(
+            self._registry.totals(room), turn, slots=[engine.spec.slot for engine in room], label=domain, sequences=sequences, tokens=tokens,
+            context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,
+        )  # fmt: skip
+        candidates = Candidates(situation)
+        if table.policy.name == POLICY_MARGINAL:
+            names = [engine.name for engine in room]
+            candidates = self.locality.expect(signature, names, situation)
+        return Decision(room, candidates, *rank(table, signature, candidates, self._rng))

@@ -1,0 +1,1 @@
+"""What requests leave behind: metrics, spans, log lines, signatures."""
