@@ -1,34 +1,16 @@
-"""Exact capacity-constrained assignment of many points to few clusters: prices come near, moves finish."""
+"""Exact capacity-constrained assignment of many points to few clusters."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from eldr.core.moves import Doubles, Labels, Moves
-from eldr.core.prices import balancing_prices
+from eldr.core.moves import Labels, Moves
 
 Costs = npt.NDArray[np.floating]
 
 
-class Assignment(NamedTuple):
-    """An optimal assignment.
-
-    Attributes
-    ----------
-    labels : ndarray of int, shape (n_points,)
-        Cluster of each point.
-    prices : ndarray of float64, shape (n_clusters,)
-        Prices near those of the optimum: what the next assignment with similar costs starts from.
-    """
-
-    labels: Labels
-    prices: Doubles
-
-
-def assign_balanced(costs: Costs, capacity: int, start: Assignment | None = None) -> Assignment:
+def assign_balanced(costs: Costs, capacity: int, start: Labels | None = None) -> Labels:
     """Assign every point to a cluster at least total cost, no cluster above its capacity.
 
     Parameters
@@ -37,14 +19,13 @@ def assign_balanced(costs: Costs, capacity: int, start: Assignment | None = None
         Cost of each point in each cluster, finite.
     capacity : int
         Most points per cluster; ``n_clusters * capacity >= n_points``.
-    start : Assignment, optional
-        A feasible assignment, such as that of nearly the same costs: its prices save most of the work, and its labels
-        are kept if they are optimal.
+    start : ndarray of int, shape (n_points,), optional
+        A feasible assignment, such as that of nearly the same costs: it saves most of the work, and is kept if it is optimal.
 
     Returns
     -------
-    Assignment
-        Among several optimal ones, one of them.
+    ndarray of int, shape (n_points,)
+        Cluster of each point. Among several optimal assignments, one of them.
 
     Raises
     ------
@@ -53,24 +34,20 @@ def assign_balanced(costs: Costs, capacity: int, start: Assignment | None = None
 
     Notes
     -----
-    Prices by :func:`eldr.core.prices.balancing_prices` bring nearly all points where they belong. The few that are too many move
-    along cheapest chains on a graph of ``n_clusters + 1`` nodes. Cancelling negative cycles there makes the result exact,
-    however good the prices were.
+    Without a start, each point takes its cheapest cluster, and the points that are too many move along cheapest chains on a graph of
+    ``n_clusters + 1`` nodes. Cancelling negative cycles there makes any feasible assignment optimal.
     """
     _check(costs, capacity)
     n, k = costs.shape
     if start is not None:
         _check_start(start, n, k, capacity)
-    if k == 1:
-        return Assignment(np.zeros(n, dtype=np.intp), np.zeros(1))
     exact = costs.astype(np.float64)
-    prices, labels = balancing_prices(exact, capacity, None if start is None else start.prices)
-    moves = Moves(exact, labels, capacity)
+    moves = Moves(exact, exact.argmin(axis=1) if start is None else start, capacity)
     moves.relieve()
     moves.cancel()
     if start is not None:
-        moves.keep(start.labels)
-    return Assignment(moves.labels, prices)
+        moves.keep(start)
+    return moves.labels
 
 
 def _check(costs: Costs, capacity: int) -> None:
@@ -85,11 +62,8 @@ def _check(costs: Costs, capacity: int) -> None:
         )
 
 
-def _check_start(start: Assignment, n: int, k: int, capacity: int) -> None:
-    labels, prices = start
+def _check_start(labels: Labels, n: int, k: int, capacity: int) -> None:
     if labels.shape != (n,) or labels.min() < 0 or labels.max() >= k:
         raise ValueError(f"start: expected {n} clusters below {k}")
     if np.bincount(labels, minlength=k).max() > capacity:
         raise ValueError(f"start: a cluster holds more than {capacity} points")
-    if prices.shape != (k,) or not np.isfinite(prices).all():
-        raise ValueError(f"start: expected {k} finite prices")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 
-from eldr.core.assignment import Assignment, assign_balanced
+from eldr.core.assignment import assign_balanced
 from eldr.core.moves import Labels
 from eldr.core.signature import TINY, Floats
 
@@ -122,17 +122,16 @@ def from_centers(points: Floats, centers: Floats, max_iter: int) -> Clustering:
     """Go on from given centres; what :func:`balanced_kmeans` demands of its points is not checked again."""
     k = len(centers)
     capacity = -(-len(points) // k)
-    assigned: Assignment | None = None
+    labels: Labels | None = None
     n_iter = 0
     while n_iter < max(1, max_iter):
         n_iter += 1
-        before = assigned
-        assigned = assign_balanced(1.0 - points @ centers.T, capacity, before)
-        if before is not None and np.array_equal(assigned.labels, before.labels):
+        before = labels
+        labels = assign_balanced(1.0 - points @ centers.T, capacity, before)
+        if before is not None and np.array_equal(labels, before):
             break
-        centers = _update(points, assigned.labels, centers)
-    assert assigned is not None  # noqa: S101 - max_iter >= 1
-    labels = assigned.labels
+        centers = _update(points, labels, centers)
+    assert labels is not None  # noqa: S101 - max_iter >= 1
     cosines = np.empty(len(points), dtype=np.float32)
     for at in range(0, len(points), _CHUNK):
         part = slice(at, at + _CHUNK)

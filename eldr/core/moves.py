@@ -84,7 +84,7 @@ class Moves:
     def relieve(self) -> None:
         """Move points out of clusters that hold too many, along the cheapest chains into clusters with room.
 
-        Where every point was in its cheapest cluster under some prices, no negative cycle arises.
+        Where every point was in its cheapest cluster, no negative cycle arises.
         """
         while (over := [len(members) > self._capacity for members in self._members]) and any(over):
             self._apply(list(itertools.pairwise(self._chain(np.array([*over, False])))))

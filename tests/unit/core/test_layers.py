@@ -3,7 +3,6 @@ import pytest
 from scipy.stats import rankdata
 
 from eldr.core import pairs as pairs_module
-from eldr.core import ranks
 from eldr.core.layers import choose_layers
 from eldr.core.pairs import activation_distances, sample_pairs
 from eldr.sim import traces
@@ -50,10 +49,6 @@ def structured(seed, n, layers=6, experts=16):
     return (rng.poisson(6 * mean).astype(np.uint16) for mean in (prompt, np.exp(kinds[0, kind] + own)))
 
 
-def random_counts(seed, n, layers):
-    return np.random.default_rng(seed).poisson(20, (2, n, layers, 16)).astype(np.uint16)
-
-
 def idf(counts):
     return np.log((len(counts) + 1) / (np.count_nonzero(counts, axis=0) + 1)).astype(np.float32)
 
@@ -80,32 +75,6 @@ def test_the_choice_is_that_of_the_plain_greedy(seed, n, weighting):
     peak = int(np.argmax(curve)) + 1
     assert set(np.flatnonzero(got.mask)) == set(order[:peak])
     assert got.rho == max(got.curve)
-
-
-@pytest.mark.parametrize("bins", [ranks.BINS, 4])
-@pytest.mark.parametrize("counts_of", [structured, random_counts])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_counting_in_bins_changes_nothing(monkeypatch, counts_of, bins, seed):
-    counts, activations = counts_of(seed, 300, layers=12)
-    pairs = sample_pairs(len(counts), 30_000, np.random.default_rng(7))
-    target = activation_distances(activations, pairs)
-    monkeypatch.setattr(ranks.RankCorrelation, "estimate", lambda *_: ranks.Estimate(0.0, np.inf))
-    exact = choose_layers(counts, target, pairs)
-    monkeypatch.undo()
-    monkeypatch.setattr(ranks, "BINS", bins)
-    got = choose_layers(counts, target, pairs)
-    assert (got.order, got.curve, got.mask.tolist()) == (exact.order, exact.curve, exact.mask.tolist())
-
-
-def test_few_candidates_are_ranked_exactly(monkeypatch):
-    ranked = []
-    monkeypatch.setattr(
-        ranks.RankCorrelation, "__call__", lambda self, values, exact=ranks.RankCorrelation.__call__: ranked.append(1) or exact(self, values)
-    )  # fmt: skip
-    counts, activations = structured(0, 300, layers=24)
-    pairs = sample_pairs(len(counts), 30_000, np.random.default_rng(7))
-    choose_layers(counts, activation_distances(activations, pairs), pairs)
-    assert 24 <= len(ranked) < 24 * 25 // 2 // 4
 
 
 @pytest.mark.parametrize("few", [0, 1000])
