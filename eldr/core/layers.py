@@ -86,7 +86,7 @@ def choose_layers(
     -----
     Running sums and a rank correlation of each candidate: O(n_layers^2 n_pairs log n_pairs). Ranking a part of the pairs would not
     do: of 4,000 pairs the best four hold the best of all in two to four fifths of the steps only, because layers added late differ by
-    less than a sample tells.
+    less than a sample shows.
     """
     check_counts(counts)
     if target.shape != pairs[0].shape:

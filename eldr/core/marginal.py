@@ -35,11 +35,11 @@ class MarginalUnion:
     ----------
     prior : float
         Weight of similarity to centroids, if there are any, as a share of a layer's experts: with 1, a cosine of 1 above the
-        mean of all workers is worth as much as reading every expert. It tells workers apart while batches are small. Tolls
+        mean of all workers is worth as much as reading every expert. It distinguishes workers while batches are small. Tolls
         are taken off each similarity first; they keep centroids that are stale from crowding workers.
     max_load : float
         Only workers that would hold at most so many times the mean load are looked at. The policy itself stays
-        below, also in a pool of fast and slow workers, unless somebody tells it nonsense.
+        below, also in a pool of fast and slow workers, unless its input is wrong.
 
     Notes
     -----

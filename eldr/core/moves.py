@@ -116,12 +116,12 @@ class Moves:
         for _ in range(n):
             through = distance[:-1, None] + weight
             best = through.argmin(axis=0)
-            found = through[best, nodes]
-            shorter = found < distance - self._tolerance
+            candidates = through[best, nodes]
+            shorter = candidates < distance - self._tolerance
             if not shorter.any():
                 break
             parent[shorter] = best[shorter]
-            distance[shorter] = found[shorter]
+            distance[shorter] = candidates[shorter]
         path = [self._k]
         while (node := int(parent[path[-1]])) >= 0 and node not in path:
             path.append(node)

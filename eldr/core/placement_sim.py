@@ -142,7 +142,7 @@ def replay(
     -----
     The union is ``E - sum_e prod_r (1 - p_re)``, kept as one running log sum per worker. After a warm-up of twice the
     pool's occupancy it is looked at ``LOOKS`` times while the pool's requests are replaced once: looks that lie nearer
-    together tell the same.
+    together say the same.
     """
     occupancy = n_workers * batch
     if len(arrivals) <= 2 * occupancy:

@@ -1,7 +1,7 @@
 """Profiles of workers: centroids that a router learns while it places, a prior that waits for no fit.
 
 Each request moves the profile of the worker that the prior favours for it, tolls taken off, a little towards its own signature. That is the
-fit's own clustering under capacity, one request at a time: profiles are its means, and tolls its prices. A young profile learns from what
+fit's own clustering under capacity, one request at a time: profiles are its means, and tolls keep the shares equal. A young profile learns from what
 its worker is sent instead, and so begins with what runs there: a router that restarts finds batches that are sorted already.
 """
 
@@ -57,7 +57,7 @@ class Profiles:
 
     Notes
     -----
-    What other routers learned is taken in by how many signatures that is more than when they last told. A router without traffic
+    What other routers learned is taken in by how many signatures that is more than in their last report. A router without traffic
     thereby holds nobody back, and one that has just begun takes over what the others know.
     """
 
@@ -71,7 +71,7 @@ class Profiles:
         self._scale = np.zeros(0, dtype=np.float32)  # inverse lengths
         self._own: dict[str, Learned] = {}
         self._changed: dict[str, int] = {}
-        self._heard: dict[tuple[str, str], int] = {}
+        self._merged: dict[tuple[str, str], int] = {}
         self._numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
 
     def similarity(self, share: Floats, workers: Sequence[str]) -> list[float] | None:
@@ -90,8 +90,8 @@ class Profiles:
         known *= self._scale
         cosines = known.tolist()
         rows, weight = self._rows, self._weight
-        found = [rows.get(worker, -1) for worker in workers]
-        return [cosines[row] / norm if row >= 0 and weight[row] else like_pool for row in found]
+        known_rows = [rows.get(worker, -1) for worker in workers]
+        return [cosines[row] / norm if row >= 0 and weight[row] else like_pool for row in known_rows]
 
     def numbers(self, workers: Sequence[str]) -> list[int]:
         """Return a number for each worker, for its toll: no other one ever gets it, also where a worker returns."""
@@ -108,7 +108,7 @@ class Profiles:
         sent : str
             The one that it goes to.
         version : int
-            Of the tables that are told, see :meth:`table`.
+            Of the reported tables, see :meth:`table`.
         """
         if favourite is None or self._weight_of(sent) < YOUNG:
             favourite = sent
@@ -137,21 +137,21 @@ class Profiles:
         """Return what this router learned, of workers where that is news after a version: every eighth signature is."""
         return {worker: learned for worker, learned in self._own.items() if self._changed[worker] > since}
 
-    def heard(self, router: str, table: Mapping[str, Learned]) -> None:
-        """Take what another router says that it learned."""
+    def merge(self, router: str, table: Mapping[str, Learned]) -> None:
+        """Merge what another router has learned."""
         for worker, (count, mean) in table.items():
             key = router, worker
-            before = self._heard.get(key, 0)
-            # one that tells of fewer forgot the worker meanwhile, and began again
+            before = self._merged.get(key, 0)
+            # one that reports fewer has forgotten the worker meanwhile, and begun again
             new = count - before if count >= before else count
-            self._heard[key] = count
+            self._merged[key] = count
             if new:
                 self._take(worker, mean, new)
 
     def forget(self, router: str) -> None:
         """Forget a router that is gone, not what it learned."""
-        for key in [key for key in self._heard if key[0] == router]:
-            del self._heard[key]
+        for key in [key for key in self._merged if key[0] == router]:
+            del self._merged[key]
 
     def retain(self, workers: Collection[str]) -> None:
         """Forget workers that are gone."""
@@ -161,8 +161,8 @@ class Profiles:
             del self._numbers[worker]
         for worker in self._own.keys() - set(workers):
             del self._own[worker], self._changed[worker]
-        for key in [key for key in self._heard if key[1] not in workers]:
-            del self._heard[key]
+        for key in [key for key in self._merged if key[1] not in workers]:
+            del self._merged[key]
 
     def _take(self, worker: str, mean: Floats, count: int) -> None:
         self._seen += count

@@ -1,7 +1,7 @@
 """How many experts batches of random requests use, and how well that is known from some of the requests.
 
 Of few long requests the mix looks more uniform than it is: their random batches would use fewer experts than those of all
-traffic. So the same is computed without each group of requests in turn, which tells bias and error.
+traffic. So the same is computed without each group of requests in turn, which gives bias and error.
 
 References
 ----------
@@ -22,7 +22,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Mix(NamedTuple):
-    """Which experts the traffic uses, as far as groups of its requests tell.
+    """Which experts the traffic uses, as far as groups of its requests show.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
 
 
 def steps_by_size(buckets: Doubles, requests: float, bounds: Sequence[int]) -> Doubles:
-    """Return how many steps had each batch size, as far as buckets and the sum of all sizes tell.
+    """Return how many steps had each batch size, as far as buckets and the sum of all sizes show.
 
     Within a bucket every size counts alike, or its largest or smallest counts more, so that sizes add up: full engines
     have steps of their limit only.
@@ -103,15 +103,15 @@ def steps_by_size(buckets: Doubles, requests: float, bounds: Sequence[int]) -> D
     -------
     ndarray of float64, shape (largest bound of a step + 1,)
     """
-    found = np.zeros(bounds[-1] + 1)
+    steps = np.zeros(bounds[-1] + 1)
     ends = np.array([(low + 1, high) for low, high in pairwise((0, *bounds))], dtype=np.float64)
     room = float(buckets @ (ends[:, 1] - ends[:, 0]))
     at = min(1.0, max(0.0, (requests - float(buckets @ ends[:, 0])) / room)) if room else 0.5
     even = 2.0 * min(at, 1.0 - at)
     for n, (low, high) in zip(buckets, pairwise((0, *bounds)), strict=True):
-        found[low + 1 : high + 1] = even * n / (high - low)
-        found[high if at > 0.5 else low + 1] += (1.0 - even) * n
-    return np.trim_zeros(found, "b")
+        steps[low + 1 : high + 1] = even * n / (high - low)
+        steps[high if at > 0.5 else low + 1] += (1.0 - even) * n
+    return np.trim_zeros(steps, "b")
 
 
 def expected_active(steps: Doubles, mix: Mix) -> Estimate:
@@ -135,10 +135,10 @@ def expected_active(steps: Doubles, mix: Mix) -> Estimate:
 
     unused, tokens = mix.unused.sum(0), float(mix.tokens.sum())
     groups = len(mix.tokens)
-    whole = used(unused, tokens)
+    complete = used(unused, tokens)
     parts = [used(unused - one, tokens - n) for one, n in zip(mix.unused, mix.tokens, strict=True)]
     without, times = np.array(parts), tokens / mix.tokens
-    value = groups * whole - float(((1.0 - 1.0 / times) * without).sum())
-    pseudo = times * whole - (times - 1.0) * without
+    value = groups * complete - float(((1.0 - 1.0 / times) * without).sum())
+    pseudo = times * complete - (times - 1.0) * without
     variance = float((np.square(pseudo - value) / (times - 1.0)).mean())
     return Estimate(value, math.sqrt(variance))

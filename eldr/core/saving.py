@@ -28,7 +28,7 @@ class Batches(NamedTuple):
     requests : float
         Batch sizes, summed over the steps.
     fed : float
-        Tokens fed, summed likewise: more than requests where they draft. Fewer mean that nobody told.
+        Tokens fed, summed likewise: more than requests where they draft. Fewer mean that none were reported.
     """
 
     active: float
@@ -61,9 +61,9 @@ class Saving(NamedTuple):
 
 def fed_per_request(windows: Iterable[Batches]) -> float:
     """Return the tokens that steps fed per request, 1 without drafts."""
-    found = list(windows)
-    requests = math.fsum(one.requests for one in found)
-    fed = math.fsum(max(one.fed, one.requests) for one in found)
+    batches = list(windows)
+    requests = math.fsum(one.requests for one in batches)
+    fed = math.fsum(max(one.fed, one.requests) for one in batches)
     return fed / requests if requests > 0 else 1.0
 
 

@@ -1,4 +1,4 @@
-"""The step-time model of decode workers, learned from what they tell of their own steps."""
+"""The step-time model of decode workers, learned from what they report of their own steps."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Window(NamedTuple):
     batch : float
         Requests.
     fed : float
-        Tokens fed: more than requests where they draft. Fewer mean that nobody told.
+        Tokens fed: more than requests where they draft. Fewer mean that none were reported.
     context : float
-        Tokens of KV that the requests hold; 0 means that nobody told.
+        Tokens of KV that the requests hold; 0 means that none were reported.
     drafted : float
         Experts of layers that draft, in the same unit as ``active``.
     """
@@ -78,7 +78,7 @@ class Learned:
     windows : int
         Observations used.
     context : float
-        Tokens of KV that a request holds in the mean; 0 where nobody told.
+        Tokens of KV that a request holds in the mean; 0 where none were reported.
     """
 
     step_times: Mapping[str, StepTime]
@@ -107,7 +107,7 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
         By worker; those without steps, with numbers that are none or with more experts than there are, are left out.
     default : StepTime
         What is believed beforehand, but for its scale: each constant give or take three tenths of a step. It decides what
-        observations cannot tell apart.
+        observations cannot distinguish.
 
     Notes
     -----
@@ -116,7 +116,7 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     Experts of layers that draft take as long as any others, and count in ``fixed``. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
 
-    Where all observations tell the context, the model gains a term for it if that explains held-out observations better beyond doubt:
+    Where all observations report the context, the model gains a term for it if that explains held-out observations better beyond doubt:
     each half is looked at with what the other half teaches. Otherwise the cost of context stays in that of a request.
     """
     rows: list[Window] = []
@@ -177,7 +177,7 @@ def _fit(table: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Arra
 def _shows(  # noqa: PLR0917
     narrow: Array, wide: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, workers: int
 ) -> bool:
-    """Tell whether the last column explains held-out observations better beyond doubt."""
+    """Return whether the last column explains held-out observations better beyond doubt."""
     gains: list[Array] = []
     odd = np.arange(len(seconds)) % 2 == 1
     for learned_from in (odd, ~odd):
@@ -206,12 +206,12 @@ def _is_good(window: Window, n_experts: int) -> bool:
 
 
 def _speeds(ratios: Array, whose: npt.NDArray[np.intp], workers: int) -> Array:
-    """Return each worker's speed, its median ratio in doubt, the median of them being 1; 1 for who has told nothing."""
+    """Return each worker's speed, its median ratio in doubt, the median of them being 1; 1 for one that reported nothing."""
     speeds = np.ones(workers)
-    heard = np.unique(whose)
-    medians = [np.median(ratios[whose == worker]) for worker in heard]
+    observed = np.unique(whose)
+    medians = [np.median(ratios[whose == worker]) for worker in observed]
     middle = float(np.median(medians))
-    for worker in heard:
+    for worker in observed:
         own = ratios[whose == worker] / middle
         speeds[worker] = np.median(np.append(own, np.ones(_DOUBT)))
     return np.clip(speeds, *SPEED_LIMITS)

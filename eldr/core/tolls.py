@@ -11,7 +11,7 @@ from eldr.core.policy import Situation
 from eldr.core.step_time import StepTime
 
 STEP = 0.01
-"""Of a cosine, per request: some hundred requests move a toll by what tells kinds of requests apart."""
+"""Of a cosine, per request: some hundred requests move a toll by what distinguishes kinds of requests."""
 
 
 class Tolls:

@@ -26,7 +26,7 @@ _CEILING = 0.98  # no request is certain of an expert
 _PRIOR_TOKENS = 20.0
 _MEMORY = 1000  # requests that the mean looks back on
 _ROUND = 1.5 * 2.0**23 * STEP  # single precision has steps of STEP there, and rounds what is added to it
-_PATIENCE = 50  # the mean may have moved by so small a part before strangers are counted anew
+_PATIENCE = 50  # the mean may have moved by so small a part before unattributed requests are counted anew
 
 
 class Shape(NamedTuple):
@@ -104,14 +104,14 @@ class Unions:
     """The expected unions of a pool's workers.
 
     What is in flight and not known by its experts counts as so many requests of the pool's mean: requests without a
-    signature, those that another router placed and has not told of, those from before this object was made.
+    signature, those that another router placed and has not reported, those from before this object was made.
 
     Attributes
     ----------
     version : int
         Grows with every join and leave.
     forgotten : int
-        Workers forgotten: what was told of them before is not taken back by a table of changes.
+        Workers forgotten: what was reported of them before is not taken back by a table of changes.
 
     Notes
     -----
@@ -120,7 +120,7 @@ class Unions:
 
     References
     ----------
-    .. [1] ELDR, arXiv 2607.00466, shows that prompts tell the experts of decode steps; the union as a quantity to place by
+    .. [1] ELDR, arXiv 2607.00466, shows that prompts predict the experts of decode steps; the union as a quantity to place by
        is this project's, see ``docs/how-it-works.md``.
     """
 
@@ -130,9 +130,9 @@ class Unions:
         self._layers = _slice(shape.layers)
         self._mean = np.full(shape.cells, min(_CEILING, shape.top_k / shape.n_experts), dtype=np.float32)
         self._ones = np.ones(shape.cells, dtype=np.float32)
-        # what a stranger adds to a logarithm, and of which mean that is
-        self._stranger: Floats = np.log(1.0 - self._mean)
-        self._stranger_as_of = 0
+        # what a request that nobody reported adds to a logarithm, and of which mean that is
+        self._unattributed_log: Floats = np.log(1.0 - self._mean)
+        self._unattributed_as_of = 0
         self._seen = 0
         self._rows: dict[str, int] = {}
         self._logs = np.zeros((0, shape.cells), dtype=np.float32)
@@ -144,8 +144,8 @@ class Unions:
         self._changed: list[int] = []
         self._members: list[int] = []
         self._active: list[float] = []
-        # of the survival as it stands: how many strangers are in it (-1: it is to be computed again), and of which mean
-        self._strangers: list[int] = []
+        # of the survival as it stands: how many unattributed requests are in it (-1: it is to be computed again), and of which mean
+        self._unattributed: list[int] = []
         self._as_of: list[int] = []
         self._others: dict[str, Mapping[str, tuple[int, Floats]]] = {}
 
@@ -155,7 +155,7 @@ class Unions:
         return self._seen
 
     @property
-    def tellers(self) -> int:
+    def reporters(self) -> int:
         """Other routers whose sequences are known."""
         return len(self._others)
 
@@ -216,7 +216,7 @@ class Unions:
             self._asked, self._asked_rows = list(workers), [self._row(worker) for worker in workers]
         rows = self._asked_rows
         in_order = rows == self._in_order
-        current = self._strangers
+        current = self._unattributed
         if (
             in_order and totals == self._members and not self._others and max(current, default=0) <= 0
         ):  # nearly always
@@ -248,7 +248,7 @@ class Unions:
                 del self._rows[worker]
                 self._asked = []
                 self.forgotten += 1
-                self._strangers[row], self._changed[row] = -1, 0
+                self._unattributed[row], self._changed[row] = -1, 0
 
     def table(self, since: int = 0) -> dict[str, tuple[int, Floats]]:
         """Return the sequences that joined here and their log survival, of workers where they changed since a version."""
@@ -258,24 +258,24 @@ class Unions:
             if self._changed[row] > since
         }
 
-    def heard(
+    def merge(
         self, router: str, table: Mapping[str, tuple[int, Floats]], changed: Collection[str] | None = None
     ) -> None:
-        """Take what another router says of its own sequences; an empty table if it says nothing any longer.
+        """Merge what another router reports of its own sequences; an empty table if it reports nothing any longer.
 
         Parameters
         ----------
         table : mapping of str to (int, ndarray of float32)
             Sequences and the sum of their log survivals by worker, as :meth:`table` returns them.
         changed : collection of str, optional
-            Workers of which it says something new; all of them without it.
+            Workers of which it reports something new; all of them without it.
         """
         before = self._others.pop(router, {})
         if table:
             self._others[router] = table
         for worker in {*before, *table} if changed is None else changed:
             if worker in self._rows:
-                self._strangers[self._rows[worker]] = -1
+                self._unattributed[self._rows[worker]] = -1
 
     def _add(self, row: int, logs: Floats, n: int) -> None:
         own = self._logs[row]
@@ -284,7 +284,7 @@ class Unions:
         else:
             own += logs if n == 1 else logs * n
         self._members[row] += n
-        self._strangers[row] = -1
+        self._unattributed[row] = -1
         self.version += 1
         self._changed[row] = self.version
 
@@ -304,28 +304,28 @@ class Unions:
         self._in_order.append(len(self._members))
         self._members.append(0)
         self._active.append(0.0)
-        self._strangers.append(-1)
+        self._unattributed.append(-1)
         self._as_of.append(0)
         return len(self._members) - 1
 
     def _refresh_all(self, workers: Sequence[str], rows: Sequence[int], totals: Sequence[int]) -> None:
         oldest = self._seen - min(self._seen, _MEMORY) / _PATIENCE
-        if self._stranger_as_of < oldest:
-            self._stranger, self._stranger_as_of = np.log(1.0 - self._mean), self._seen
+        if self._unattributed_as_of < oldest:
+            self._unattributed_log, self._unattributed_as_of = np.log(1.0 - self._mean), self._seen
         for worker, row, total in zip(workers, rows, totals, strict=True):
-            told = [table[worker] for table in self._others.values() if worker in table]
-            strangers = max(0, total - self._members[row] - sum(members for members, _ in told))
-            if strangers != self._strangers[row] or (strangers and self._as_of[row] < oldest):
-                self._refresh(row, strangers, [logs for _, logs in told])
+            reported = [table[worker] for table in self._others.values() if worker in table]
+            unattributed = max(0, total - self._members[row] - sum(members for members, _ in reported))
+            if unattributed != self._unattributed[row] or (unattributed and self._as_of[row] < oldest):
+                self._refresh(row, unattributed, [logs for _, logs in reported])
 
-    def _refresh(self, row: int, strangers: int, told: Sequence[Floats] = ()) -> None:
-        logs: Floats = sum(told, start=self._logs[row])
-        if strangers:
-            logs = logs + strangers * self._stranger
+    def _refresh(self, row: int, unattributed: int, reported: Sequence[Floats] = ()) -> None:
+        logs: Floats = sum(reported, start=self._logs[row])
+        if unattributed:
+            logs = logs + unattributed * self._unattributed_log
         survival = np.exp(logs, out=self._survival[row])
         self._active[row] = (self.shape.cells - float(survival.dot(self._ones))) / len(self.shape.layers)
-        self._strangers[row] = strangers
-        self._as_of[row] = self._stranger_as_of
+        self._unattributed[row] = unattributed
+        self._as_of[row] = self._unattributed_as_of
 
 
 def _slice(layers: Sequence[int]) -> slice | list[int]:

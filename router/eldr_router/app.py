@@ -119,7 +119,7 @@ class App:
         self.addresses: list[tuple[str, int]] = []
 
     def is_ready(self) -> bool:
-        """Tell whether new clients should come: the active set is loaded or refused, or time is up.
+        """Return whether new clients should come: the active set is loaded or refused, or time is up.
 
         A router that is cut off is not ready: others may know engines that serve.
         """

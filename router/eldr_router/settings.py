@@ -98,7 +98,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address cannot be reached from other machines."""
+    """Return whether an address cannot be reached from other machines."""
     if host == "localhost":
         return True
     try:

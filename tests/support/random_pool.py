@@ -64,7 +64,7 @@ class Pool:
                 for number in range(self.engines):
                     sizes = tuple(steps[number])
                     told = Batches(float(active[number]), sizes, sum(sizes) * self.batch)
-                    savings.heard(f"d{number}", told, float(second))
+                    savings.observe(f"d{number}", told, float(second))
             if second % LOOK_SECONDS == 0:
                 yield savings.prepare(float(second))()
 

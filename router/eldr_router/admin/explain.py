@@ -32,16 +32,16 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         400 if the body is none of this.
     """
     fields = _fields(body)
-    sequences = _whole(fields, "sequences") or 1
+    sequences = _integer(fields, "sequences") or 1
     domain = fields.get("domain")
     if domain is not None and not isinstance(domain, str):
         raise bad_request(f"domain: expected a name, got {domain!r:.40}", param="domain")
     counts = fields.get("eldr")
     signature = NO_SIGNATURE if counts is None else read_signature(counts)
     registry, table = services.registry, services.table
-    told = 0 if signature.counts is None else signature.counts.tokens
+    counted = 0 if signature.counts is None else signature.counts.tokens
     context = registry.contexts.of(
-        _whole(fields, "prompt_tokens") or told, _whole(fields, "max_tokens"), sequences
+        _integer(fields, "prompt_tokens") or counted, _integer(fields, "max_tokens"), sequences
     )
     answer: dict[str, Any] = {
         "v": 1,
@@ -114,7 +114,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
     return {**answer, "engines": list(rows.values())}
 
 
-def _whole(fields: dict[str, Any], name: str) -> int | None:
+def _integer(fields: dict[str, Any], name: str) -> int | None:
     """Return a field that is a whole number from 1; None without it."""
     if name not in fields:
         return None

@@ -1,4 +1,4 @@
-"""What is known of the decode engines' steps, as the admin port tells it."""
+"""What is known of the decode engines' steps, as the admin port reports it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | Non
     return {
         "layers": unions.shape.layers,
         "requests": unions.requests,
-        "tables": unions.tellers,
+        "tables": unions.reporters,
         "active_experts": {
             name: round(active, 3) for name, active in zip(names, outlook.active, strict=True)
         },
@@ -93,7 +93,7 @@ def saving_state(locality: Locality) -> dict[str, float] | None:
 
 
 def step_time_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
-    """Return the learned step-time model; None until engines have told enough."""
+    """Return the learned step-time model; None until engines have reported enough."""
     step_times, experts = locality.step_times, locality.n_experts
     learned, share = step_times.learned, step_times.expert_share()
     if learned is None or experts is None or share is None:

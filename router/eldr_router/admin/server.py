@@ -94,7 +94,7 @@ class Admin:
         if not token:
             return
         bearer = hmac.compare_digest(request.get(b"authorization") or b"", b"Bearer " + token)
-        # both are compared, whatever the first one said: time tells nothing
+        # both are compared, whatever the first comparison gave: the time reveals nothing
         alone = hmac.compare_digest(request.get(_TOKEN) or b"", token)
         if not bearer and not alone:
             raise RouterError(401, "the admin port needs 'authorization: Bearer <token>'", "unauthorized")

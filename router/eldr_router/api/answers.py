@@ -16,7 +16,7 @@ Word = Literal["tokens", "opening", "early", "error_event", "aborted"]
 
 _DONE = b"[DONE]"
 _MOST = 1 << 40
-"""Tokens of a prompt; what is larger no router could tell another one."""
+"""Tokens of a prompt; a larger number fits no report."""
 _PROMPT = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -45,7 +45,7 @@ def first_word(data: bytes) -> Word:
 
 
 def has_aborted(answer: dict[str, Any]) -> bool:
-    """Tell whether some choice of a parsed answer was cut short."""
+    """Return whether some choice of a parsed answer was cut short."""
     choices = answer.get("choices")
     return isinstance(choices, list) and any(
         _is_aborted(choice) for choice in choices if isinstance(choice, dict)
@@ -53,7 +53,7 @@ def has_aborted(answer: dict[str, Any]) -> bool:
 
 
 def is_aborted(body: bytes, is_cut: Callable[[dict[str, Any]], bool], hint: bytes) -> bool:
-    """Tell whether a whole answer was cut short by the engine's end.
+    """Return whether a whole answer was cut short by the engine's end.
 
     Parameters
     ----------
@@ -69,24 +69,24 @@ def is_aborted(body: bytes, is_cut: Callable[[dict[str, Any]], bool], hint: byte
 def object_of(data: bytes) -> dict[str, Any] | None:
     """Return the JSON object that an event or an answer is; None if it is something else."""
     try:
-        found = orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def prompt_tokens(answer: dict[str, Any]) -> int:
-    """Return the tokens of the prompt that an answer belongs to; 0 if it does not tell."""
+    """Return the tokens of the prompt that an answer belongs to; 0 if it does not report them."""
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return 0
-    # the messages API tells what it found in a cache apart
-    told = [usage.get(name) for name in _PROMPT]
-    return min(_MOST, sum(number for number in told if type(number) is int and number > 0))
+    # the messages API reports what it found in a cache by itself
+    parts = [usage.get(name) for name in _PROMPT]
+    return min(_MOST, sum(number for number in parts if type(number) is int and number > 0))
 
 
 def blames_client(error: object) -> bool:
-    """Tell whether an error object is the client's fault (4xx)."""
+    """Return whether an error object is the client's fault (4xx)."""
     code = error.get("code") if isinstance(error, dict) else None
     return isinstance(code, int) and 400 <= code < 500
 

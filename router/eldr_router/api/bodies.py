@@ -15,7 +15,7 @@ from eldr.contract import ELDR_KEY, KV_KEY, PULL_BEFORE_KEY
 from eldr_router.api.cost import MAX_BODY
 from eldr_router.api.fields import FEW_BYTES, check_count, check_objects, read
 from eldr_router.api.paths import APIS, CHAT, COMPLETIONS, Api
-from eldr_router.api.stems import stem
+from eldr_router.api.stems import conversation_prefix
 from eldr_router.http.errors import bad_request
 
 __all__ = ["CHAT", "COMPLETIONS"]
@@ -81,7 +81,7 @@ class Parsed:
         if not self.api.begins:
             return prompt, 0
         first = bytes(prompt[:1])
-        shared = len(prompt) if first == b'"' and first in self.api.begins else stem(prompt)
+        shared = len(prompt) if first == b'"' and first in self.api.begins else conversation_prefix(prompt)
         before = self.fields.get(self.api.instructions)
         if before is None or before == _NULL:
             return prompt, shared
@@ -135,7 +135,7 @@ def unsplittable(body: Parsed) -> str | None:
     The reason is a bounded metric label.
     """
     api = body.api
-    why = api.why_whole(body.fields, body.known)
+    why = api.why_unsplit(body.fields, body.known)
     if why is not None:
         return why
     kind = _kind(body.prompt)
@@ -170,7 +170,7 @@ def _kind(prompt: memoryview) -> bytes:
 
 
 def _is_token_ids(kind: bytes) -> bool:
-    """Tell by its first item whether a list is one prompt; engines refuse a list that is neither."""
+    """Report by its first item whether a list is one prompt; engines refuse a list that is neither."""
     return kind[:1] == b"[" and (kind[1:].isdigit() or kind[1:] == b"-")
 
 

@@ -1,4 +1,4 @@
-"""What a body would cost to decode, told before it is decoded. Pure.
+"""What a body would cost to decode, known before it is decoded. Pure.
 
 Decoding skips long texts fast and small items slowly: a body that is all commas takes ten times as long as a picture of
 the same size. So bytes that begin an item or an escape count more, and what counts too much is refused.

@@ -25,7 +25,7 @@ class Guard:
     keys : callable
         Returns SHA-256 digests of the keys now, or None where none is asked for.
     refused : callable
-        Told of each request that is not let through.
+        Called for each request that is not let through.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Guard:
             return None
         given = key_of(headers)
         digest = sha256(given).digest()
-        # all are compared, so that time tells nothing
+        # all are compared, so that the time reveals nothing
         if sum(hmac.compare_digest(digest, key) for key in keys) and given:
             return None
         self._refused()

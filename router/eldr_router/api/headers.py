@@ -74,7 +74,7 @@ def own(upstream_id: str) -> Headers:
     return [JSON, (_REQUEST_ID, upstream_id.encode())]
 
 
-def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str | None = None) -> Headers:
+def to_client(head: ResponseHead, *, complete: bool, chunked: bool, endpoint: str | None = None) -> Headers:
     """Return an engine's headers for the client.
 
     Parameters
@@ -86,8 +86,8 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
     endpoint : str, optional
         Name of the decode engine.
     """
-    headers = foreign(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
-    if whole:
+    headers = foreign(head.headers, _NOT_RETURNED_WHOLE if complete else _NOT_RETURNED)
+    if complete:
         headers.append((b"content-type", head.content_type) if head.content_type else JSON)
     if chunked:
         headers.append((b"transfer-encoding", b"chunked"))
@@ -113,5 +113,5 @@ def domain(request: Request) -> str | None:
 
 
 def is_logged(request: Request) -> bool:
-    """Tell whether the client lets this request into the signature log."""
+    """Return whether the client lets this request into the signature log."""
     return request.get(_LOG) != b"off"

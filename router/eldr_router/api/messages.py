@@ -65,7 +65,7 @@ def check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
     return ("thinking",)  # it is a limit, and changes no prompt
 
 
-def why_whole(fields: Fields, known: dict[str, Any]) -> str | None:
+def why_unsplit(fields: Fields, known: dict[str, Any]) -> str | None:
     """Return why a request cannot be split, besides its prompt.
 
     With some parsers vLLM reads the arguments of a tool that must be called as JSON, which one token of a prefill is not: a 400.
@@ -94,5 +94,5 @@ def first_word(data: bytes) -> Word:
 
 
 def is_cut(answer: dict[str, Any]) -> bool:
-    """Tell whether a whole answer was cut short by the engine's end: it has no reason to stop."""
+    """Return whether a whole answer was cut short by the engine's end: it has no reason to stop."""
     return answer.get("type") == "message" and answer.get("stop_reason") is None

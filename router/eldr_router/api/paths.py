@@ -81,7 +81,7 @@ _ONLY = msgspec.defstruct("Only", [("prompt", msgspec.Raw)], array_like=True, fo
 _only = msgspec.json.Decoder(_ONLY).decode
 
 
-def _completions_whole(fields: Fields, known: dict[str, Any]) -> str | None:  # noqa: ARG001
+def _completions_unsplit(fields: Fields, known: dict[str, Any]) -> str | None:  # noqa: ARG001
     if not known.keys() & _MAY_NOT_SPLIT:
         return None
     for name in ("n", "best_of"):
@@ -146,7 +146,7 @@ class Api(NamedTuple):
     one_token: Fixed
     limits: tuple[str, ...]
     check: Callable[[Fields, dict[str, Any]], tuple[str, ...]]
-    why_whole: Callable[[Fields, dict[str, Any]], str | None]
+    why_unsplit: Callable[[Fields, dict[str, Any]], str | None]
     first_word: Callable[[bytes], Word]
     is_cut: Callable[[dict[str, Any]], bool]
     done: tuple[bytes, ...]
@@ -173,26 +173,26 @@ APIS: Mapping[str, Api] = MappingProxyType(
         COMPLETIONS: Api(
             prompt="prompt", begins=b"", one_token=_OPENAI_TOKEN, without=_NOT_FOR_PREFILL,
             limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, operation="text_completion",
-            check=_check_completions, why_whole=_completions_whole,
+            check=_check_completions, why_unsplit=_completions_unsplit,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
         ),
         CHAT: Api(
             prompt="messages", begins=b"[", one_token={**_OPENAI_TOKEN, "max_completion_tokens": _ONE},
             limits=("max_completion_tokens", "max_tokens"), without=_NOT_FOR_PREFILL, several=True,
-            check=_check_openai, why_whole=_completions_whole,
+            check=_check_openai, why_unsplit=_completions_unsplit,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
         ),
         RESPONSES: Api(
             prompt="input", begins=b'["', instructions="instructions",
             one_token={"stream": _FALSE, "max_output_tokens": _ONE, "ignore_eos": _TRUE}, limits=("max_output_tokens",),
             always={"store": _FALSE}, id_field="request_id", named=True, echoes=True,
-            check=responses.check, why_whole=responses.why_whole,
+            check=responses.check, why_unsplit=responses.why_unsplit,
             first_word=responses.first_word, is_cut=responses.is_cut, done=tuple(b"event: " + kind.encode() for kind in sorted(responses.ENDS)),
         ),
         MESSAGES: Api(
             prompt="messages", begins=b"[", instructions="system",
             one_token={"stream": _FALSE, "max_tokens": _ONE}, limits=("max_tokens",), named=True,
-            check=messages.check, why_whole=messages.why_whole,
+            check=messages.check, why_unsplit=messages.why_unsplit,
             first_word=messages.first_word, is_cut=messages.is_cut, done=(b"event: message_stop",),
         ),
     }

@@ -72,18 +72,18 @@ class Relay:
         """
         if self._torn or not (self._splittable or self._dechunk):
             return None
-        whole = self._last.endswith(b"\n\n" if self._dechunk else b"\n\n\r\n")
-        if whole and _is_last(self._last, done):  # everything was said; only the body's end is missing
+        complete = self._last.endswith(b"\n\n" if self._dechunk else b"\n\n\r\n")
+        if complete and _is_last(self._last, done):  # everything was said; only the body's end is missing
             return b"" if self._dechunk else b"0\r\n\r\n"
         name = b"event: error\n" if named else b""
         event = name + b"data: " + error_body(message, 502, "upstream_failed") + b"\n\n"
-        if not whole and self._last:
+        if not complete and self._last:
             event = b"\n\n" + event
         return event if self._dechunk else b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
 
 
 def _is_last(said: bytes, done: Sequence[bytes]) -> bool:
-    """Tell whether the last event of what was said begins so; no text within an event can, as it has no line breaks."""
+    """Return whether the last event of what was said begins so; no text within an event can, as it has no line breaks."""
     before = said.rstrip(b"\r\n")
     line = b"\n" + before[before.rfind(b"\n\n") + 1 :]
     return any(b"\n" + begin in line for begin in done)

@@ -69,7 +69,7 @@ def check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def why_whole(fields: Fields, known: dict[str, Any]) -> str | None:
+def why_unsplit(fields: Fields, known: dict[str, Any]) -> str | None:
     """Return why a request cannot be split, besides its prompt.
 
     An engine that runs tools itself generates several times from one set of parameters: it would pull once more what it has
@@ -107,7 +107,7 @@ def first_word(data: bytes) -> Word:
 
 
 def is_cut(answer: dict[str, Any]) -> bool:
-    """Tell whether a whole answer was cut short by the engine's end.
+    """Return whether a whole answer was cut short by the engine's end.
 
     vLLM calls it completed all the same, except for some models. So only one without a token can be seen.
     """

@@ -10,7 +10,7 @@ _BYTES, _MESSAGES = 1 << 16, 256
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
-def stem(messages: memoryview) -> int:
+def conversation_prefix(messages: memoryview) -> int:
     """Return the bytes of a list of messages up to the end of the first one of the user; 0 if there is none.
 
     Messages are read one by one: long conversations are not read to their end.

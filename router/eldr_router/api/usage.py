@@ -39,8 +39,8 @@ def usage_of(end: bytes) -> Usage:
     at = end.rfind(b'"usage"', max(0, len(end) - _END))
     if at < 0:
         return UNKNOWN
-    found = end[at : at + _OBJECT]
-    return Usage(_number(_INPUT, found), _number(_OUTPUT, found))
+    match = end[at : at + _OBJECT]
+    return Usage(_number(_INPUT, match), _number(_OUTPUT, match))
 
 
 def model_of(fields: Mapping[str, msgspec.Raw]) -> str:
@@ -53,5 +53,5 @@ def model_of(fields: Mapping[str, msgspec.Raw]) -> str:
 
 
 def _number(pattern: re.Pattern[bytes], text: bytes) -> int | None:
-    found = pattern.search(text)
-    return None if found is None else int(found[1])
+    match = pattern.search(text)
+    return None if match is None else int(match[1])

@@ -16,19 +16,19 @@ from eldr_router.http.errors import RouterError, bad_request
 _FULL = 0.95
 """Share of a KV cache that requests may be expected to hold: the rest is for answers that get longer than usual."""
 _USUAL, _SURE = 256.0, 8.0
-"""Tokens of an answer before any engine has told, and how many answers that counts for."""
+"""Tokens of an answer before any engine has reported, and how many answers that counts for."""
 _KEPT = 0.9
-"""Share of what was heard before that counts beside each new report."""
+"""Share of what was reported before that counts beside each new report."""
 _LEAST, _MOST = 0.01, 2.0
 """Of what engines hold against what is expected: with one shared beginning, hundreds of prompts hold hardly more than one."""
 _DOUBT = 0.5
-"""So much of a KV cache counts as held as expected, beside what was heard: a request that was not pulled yet says little."""
+"""So much of a KV cache counts as held as expected, beside what was reported: a request that was not pulled yet says little."""
 _DEVIATIONS = 2.0
 """Standard deviations of what answers hold for which there is room."""
 _WAIT_SECONDS = 1.0
 """So long a request may wait at an engine for others to end: a client that gets 429 comes back no sooner, and needs another prefill."""
-TELLS_SECONDS = 35.0
-"""So long what an engine told says how often requests end there: engines are asked every 10 s."""
+REPORT_SECONDS = 35.0
+"""So long an engine's report says how often requests end there: engines are asked every 10 s."""
 _USUAL_TOKEN, _LONGEST_TOKEN = 4, 20
 """Bytes of a body for each token of its prompt: before any engine has reported, and beyond which it is no text."""
 _SIZES = 32
@@ -46,7 +46,7 @@ class Cache(NamedTuple):
     largest : int
         Of one rank: what a single request may hold.
     used : float or None
-        Share in use, if it tells.
+        Share in use, if it reports it.
     """
 
     tokens: int
@@ -61,8 +61,8 @@ class Answers(NamedTuple):
     requests: float
 
 
-class _Told(NamedTuple):
-    """What an engine has told last, when (monotonic seconds), and how many requests end there per second."""
+class _Report(NamedTuple):
+    """What an engine reported last, when (monotonic seconds), and how many requests end there per second."""
 
     answers: Answers
     at: float
@@ -70,7 +70,7 @@ class _Told(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a request holds: tokens of its prompts, 0 where nobody has told, and what it is expected to hold in the end."""
+    """What a request holds: tokens of its prompts, 0 where they are not known, and what it is expected to hold in the end."""
 
     prompt: int
     size: int
@@ -80,7 +80,7 @@ class Contexts:
     """What is expected of requests."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._reports: dict[str, _Report] = {}
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = self._answer = 0.0
@@ -119,13 +119,13 @@ class Contexts:
 
         Each that ends makes room for one like it, or for a smaller one. What long ones free is not counted on: they end seldom.
         """
-        told = self._told.get(engine)
-        if told is None or now - told.at > TELLS_SECONDS:
+        report = self._reports.get(engine)
+        if report is None or now - report.at > REPORT_SECONDS:
             return 0.0
-        return _WAIT_SECONDS * told.rate * min(needed or self._size, self._size)
+        return _WAIT_SECONDS * report.rate * min(needed or self._size, self._size)
 
     def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
-        """Return what a request is expected to hold: of a prompt that nobody has told, what requests hold in the mean.
+        """Return what a request is expected to hold: of a prompt of unknown length, what requests hold in the mean.
 
         Parameters
         ----------
@@ -157,20 +157,20 @@ class Contexts:
             self._size += weight * (context.size - self._size)
             self._answer += weight * (context.size - context.prompt - self._answer)
 
-    def heard(
+    def observe(
         self, engine: str, answers: Answers | None, cache: Cache | None, expected: int, now: float
     ) -> None:
-        """Take what an engine says, while so many tokens are expected on it."""
+        """Observe an engine's report, while so many tokens are expected on it."""
         if cache is not None and cache.used is not None and expected:
             self._doubt = _DOUBT * cache.tokens
             self._used = _KEPT * self._used + cache.used * cache.tokens
             self._expected = _KEPT * self._expected + expected
         if answers is None:
             return
-        before, since, rate = self._told.get(engine, _Told(answers, now))
+        before, since, rate = self._reports.get(engine, _Report(answers, now))
         if now > since:
             rate = max(0.0, answers.requests - before.requests) / (now - since)
-        self._told[engine] = _Told(answers, now, rate)
+        self._reports[engine] = _Report(answers, now, rate)
         tokens, requests = answers.tokens - before.tokens, answers.requests - before.requests
         if requests > 0 and 0 <= tokens <= _LONGEST * requests:
             self._tokens = _KEPT * self._tokens + tokens
@@ -178,11 +178,11 @@ class Contexts:
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone."""
-        for engine in self._told.keys() - set(engines):
-            del self._told[engine]
+        for engine in self._reports.keys() - set(engines):
+            del self._reports[engine]
 
     def all_have_room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> bool:
-        """Tell whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""
+        """Return whether nothing speaks against any engine, which is nearly always so; if it does, :meth:`room` says where."""
         prompt, size = context
         needed, share = size if prompt else 0, _FULL / max(1.0, self.factor)
         for cache, tokens in zip(caches, held, strict=True):  # a loop costs half as much as all() here
@@ -203,7 +203,7 @@ class Contexts:
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
 
-        One whose prompt nobody has told needs a cache that is not full.
+        A prompt of unknown length needs a cache that is not full.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ def _too_long(prompt: int, caches: Sequence[Cache | None]) -> RouterError:
 
 
 def _no_room(size: int, free: float) -> RouterError:
-    """Return the 429 for a request whose tokens fit nowhere now; of size 0 where nobody has told its prompt."""
+    """Return the 429 for a request whose tokens fit nowhere now; of size 0 where its prompt's length is not known."""
     if size:
         why = f"the request holds about {size} tokens of KV, and no decode engine has room for more than {max(0, round(free))}"
     else:

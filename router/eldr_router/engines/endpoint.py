@@ -40,7 +40,7 @@ class Endpoint:
         self.freed = freed  # to be called when it has room again
         self.in_flight = 0
         self.tokens = 0  # of KV that its sequences are expected to hold
-        self.cache: Cache | None = None  # as far as it tells
+        self.cache: Cache | None = None  # as far as it reports it
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
         self.counting = True  # until it says that it has failed to

@@ -1,7 +1,7 @@
 """What decode engines' metrics say of their steps. Pure.
 
 Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed. Of the data-parallel ranks of an
-engine one tells of each step, with the whole engine's batch and experts: so what they tell adds up.
+engine one reports each step, with the whole engine's batch and experts: so what they report adds up.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Sums(NamedTuple):
 
 
 def read_steps(text: bytes, sums: Sums) -> Batches | None:
-    """Return the steps since the engine's start by batch size; None if the exposition does not tell them.
+    """Return the steps since the engine's start by batch size; None if the exposition does not hold them.
 
     Batches larger than the contract's buckets count in the last.
     """
@@ -97,7 +97,7 @@ def read_steps(text: bytes, sums: Sums) -> Batches | None:
 
 
 def read_sums(text: bytes) -> Sums | None:
-    """Return the totals in a text exposition, or None if it tells of no steps."""
+    """Return the totals in a text exposition, or None if it holds no steps."""
     totals: dict[str, float] = {}
     for name, value in _LINE.findall(text):
         try:
@@ -106,7 +106,7 @@ def read_sums(text: bytes) -> Sums | None:
             return None
         key = _SUMS[name.decode()]
         totals[key] = number + totals.get(key, 0.0)
-    totals.setdefault("fed", totals.get("batch", 0.0))  # engines that never draft do not tell
+    totals.setdefault("fed", totals.get("batch", 0.0))  # an engine that does not report what it fed
     if not totals.keys() >= set(_WANTED.values()) or not all(
         abs(total) <= _MOST for total in totals.values()
     ):
@@ -115,23 +115,23 @@ def read_sums(text: bytes) -> Sums | None:
 
 
 def read_untested(text: bytes) -> str:
-    """Return the version of an engine that its plug-in was not tested with; empty if it was, or the exposition does not tell."""
+    """Return the version of an engine that its plug-in was not tested with; empty if it was, or the exposition does not say."""
     for labels in _INFO.findall(text):
-        told: dict[bytes, bytes] = dict(_LABEL.findall(labels))
-        if told.get(b"tested") == INFO_UNTESTED.encode():
-            return told.get(b"vllm", b"").decode(errors="replace")
+        info: dict[bytes, bytes] = dict(_LABEL.findall(labels))
+        if info.get(b"tested") == INFO_UNTESTED.encode():
+            return info.get(b"vllm", b"").decode(errors="replace")
     return ""
 
 
 def read_counting(text: bytes) -> bool:
-    """Return whether an engine counts on all its ranks, as far as the exposition tells."""
+    """Return whether an engine counts on all its ranks, as far as the exposition says."""
     return _STOPPED.search(text) is None
 
 
 def read_cache(text: bytes) -> Cache | None:
-    """Return an engine's KV cache; None if it does not tell how many tokens that holds.
+    """Return an engine's KV cache; None if it does not report how many tokens that holds.
 
-    Of several ranks each tells its own tokens, but all of them tell the blocks of all together.
+    Of several ranks each reports its own tokens, but all of them report the blocks of all together.
     """
     ranks = [dict(_LABEL.findall(labels)) for labels in _CACHE.findall(text)]
     try:
@@ -148,21 +148,21 @@ def read_cache(text: bytes) -> Cache | None:
 
 
 def read_answers(text: bytes) -> Answers | None:
-    """Return how much an engine has generated for how many requests since its start; None if it does not tell."""
-    found = _ANSWERS.findall(text)
+    """Return how much an engine has generated for how many requests since its start; None if it does not report it."""
+    samples = _ANSWERS.findall(text)
     totals = [
-        _numbers(n for name, n in found if name == key) for key in (b"generation_tokens", b"request_success")
+        _numbers(n for name, n in samples if name == key) for key in (b"generation_tokens", b"request_success")
     ]
     return Answers(sum(totals[0]), sum(totals[1])) if all(totals) else None
 
 
 def _numbers(values: Iterable[bytes]) -> list[float]:
     """Return what is a number among values, and none below 0 or too large to count with."""
-    found = []
+    numbers = []
     for value in values:
         with contextlib.suppress(ValueError):
-            found.append(float(value))
-    return [number for number in found if 0 <= number <= _MOST]
+            numbers.append(float(value))
+    return [number for number in numbers if 0 <= number <= _MOST]
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:

@@ -37,7 +37,7 @@ class Health:
         self._partners: set[Health] = set()  # other ends of the pulls that failed since the last good one
 
     def is_good(self, now: float) -> bool:
-        """Tell whether requests may go there: alive, and not ejected, or the ejection is over and a request may try."""
+        """Return whether requests may go there: alive, and not ejected, or the ejection is over and a request may try."""
         return now >= self.good_from
 
     @property

@@ -34,13 +34,13 @@ def load_of(head: ResponseHead) -> Load | None:
     """Return what an answer reports; None where its engine reports nothing."""
     for name, value in head.headers:
         if name == _LOAD:
-            found = _SHARE.fullmatch(value)
-            return None if found is None else Load(int(found[1]), int(found[2]))
+            match = _SHARE.fullmatch(value)
+            return None if match is None else Load(int(match[1]), int(match[2]))
     return None
 
 
 def is_full(head: ResponseHead) -> bool:
-    """Tell whether the engine's limit refused the request, before anything of it was read."""
+    """Return whether the engine's limit refused the request, before anything of it was read."""
     return head.status == HTTPStatus.TOO_MANY_REQUESTS and any(name == _FULL for name, _ in head.headers)
 
 

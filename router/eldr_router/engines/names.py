@@ -29,8 +29,8 @@ class Names:
         """Return the first name of the model that a request asks for; an empty one if it names none."""
         return self._first.get(asked, asked)
 
-    def heard(self, asked: str, answered: object) -> None:
-        """Take note of the model that an engine has answered by; what is no name says nothing."""
+    def observe(self, asked: str, answered: object) -> None:
+        """Record the model that an engine has answered by; what is no name says nothing."""
         if not isinstance(answered, str) or not 0 < len(answered) <= _LONGEST:
             return
         self._first.pop(asked, None)

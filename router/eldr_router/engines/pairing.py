@@ -25,7 +25,7 @@ class Group(NamedTuple):
 
 
 def alike(one: str, other: str) -> bool:
-    """Tell whether engines with these keys may exchange KV; an engine without a key is taken to be like any other."""
+    """Return whether engines with these keys may exchange KV; an engine without a key is taken to be like any other."""
     return one == other or not one or not other
 
 
@@ -42,10 +42,10 @@ def lightest(prefill: Sequence[Load], decode: Sequence[Load], turn: int) -> Grou
     """
     keys = sorted({load.key for load in decode})
     anywhere = min((load.in_flight for load in prefill), default=0)
-    found: list[tuple[int, Group]] = []
+    groups: list[tuple[int, Group]] = []
     for key in keys[turn % len(keys) :] + keys[: turn % len(keys)] if keys else ():
         sources = [load.in_flight for load in prefill if alike(load.key, key)]
         least = min(load.in_flight for load in decode if load.key == key)
-        found.append((least + min(sources, default=anywhere), Group(key, bool(sources))))
+        groups.append((least + min(sources, default=anywhere), Group(key, bool(sources))))
     # of equals first one that splits: there a decode engine is not kept from its steps
-    return min(found, key=lambda each: (each[0], not each[1].has_prefill), default=(0, None))[1]
+    return min(groups, key=lambda each: (each[0], not each[1].has_prefill), default=(0, None))[1]

@@ -124,7 +124,7 @@ class Registry:
         totals = self.totals(endpoints)
         return [pairing.Load(each.spec.kv, total) for each, total in zip(endpoints, totals, strict=True)]
 
-    def unlike(self, role: str, key: str) -> frozenset[Endpoint]:
+    def incompatible(self, role: str, key: str) -> frozenset[Endpoint]:
         """Return the engines of a role that may not exchange KV with those of a key."""
         if not key or self._keys[role] <= {key}:  # nearly always
             return frozenset()
@@ -133,7 +133,7 @@ class Registry:
         )
 
     def is_healthy(self, endpoint: Endpoint) -> bool:
-        """Tell whether an engine is not ejected at the moment."""
+        """Return whether an engine is not ejected at the moment."""
         return endpoint.health.is_good(self._clock())
 
     def turn(self, role: str) -> int:
@@ -167,13 +167,13 @@ class Registry:
         return [e for e in endpoints if not e.is_full and e.in_flight + e.others < self.bound(e, limit)]
 
     def has_room(self, limit: int) -> bool:
-        """Tell whether a decode engine may be sent a request more."""
+        """Return whether a decode engine may be sent a request more."""
         return bool(self.with_room(self.usable(ROLE_DECODE), limit))
 
     def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
         caches = [endpoint.cache for endpoint in endpoints]
-        if caches.count(None) == len(caches):  # nobody tells: all may have it
+        if caches.count(None) == len(caches):  # no cache is known: all engines may have room
             return endpoints, []
         held = list(map(self.held, endpoints))
         if self.contexts.all_have_room(context, caches, held):

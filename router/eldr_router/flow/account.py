@@ -101,9 +101,9 @@ class Account:
             self._trace.end(self._services.clock(), state.failures)
 
     def prefilled(self, signature: Signature, at: float, prompt: int, model: object) -> None:
-        """Take note of a prefill result, of the prompt's tokens, 0 if nobody has told, and of the model that the engine names."""
+        """Record a prefill result, the prompt's tokens, 0 if they are not known, and of the model that the engine names."""
         self.signature = signature
-        self._services.names.heard(self.model, model)
+        self._services.names.observe(self.model, model)
         self._prefill_seconds = at - self._started
         self._services.metrics.prefill(self._prefill_seconds)
         self._services.metrics.signatures(signature.quality)

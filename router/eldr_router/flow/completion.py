@@ -40,7 +40,7 @@ class Completion:
 
     __slots__ = (
         "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
-        "_state", "_table", "_whole", "now", "write",
+        "_state", "_table", "_unsplit_reason", "now", "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -51,11 +51,11 @@ class Completion:
         self._account = Account(services, request)
         self._admission: Admission | None = None
         self._body: bodies.Parsed | None = None
-        self._whole: str | None = None
+        self._unsplit_reason: str | None = None
         self._key = ""  # of the engines that it goes to, while some may not exchange KV
         self._sequences = 1
         self._asked = 0.0
-        self._prompt = 0  # tokens, as far as a prefill engine has told
+        self._prompt = 0  # tokens, as far as a prefill engine has reported them
         self._leg: Leg | None = None
         self._kept: Leg | None = None
         self._kv: dict[str, Any] | None = None
@@ -78,8 +78,8 @@ class Completion:
         body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
         self._account.asked(body.fields)
         self._lines = headers.lines(self._request)
-        self._whole = bodies.unsplittable(body)
-        if self._whole is not None:
+        self._unsplit_reason = bodies.unsplittable(body)
+        if self._unsplit_reason is not None:
             self._sequences = bodies.sequences(body)
         self._client.attach(self)
         self._admit()
@@ -104,20 +104,20 @@ class Completion:
         services = self._services
         self._admission, self._table = admission, services.table
         self._sequences = admission.sequences
-        if self._whole is None:
-            self._key, self._whole = split_over(services.registry, self._table.max_in_flight)
-        if self._whole is None and self._is_short():
-            self._whole = "short"
+        if self._unsplit_reason is None:
+            self._key, self._unsplit_reason = split_over(services.registry, self._table.max_in_flight)
+        if self._unsplit_reason is None and self._is_short():
+            self._unsplit_reason = "short"
         self._state = State(
             attempts=services.settings.attempts,
             until=self.now() + services.settings.prefill_timeout_seconds,
-            split=self._whole is None,
+            split=self._unsplit_reason is None,
             streams=self._parsed().streams,
         )
         self._handle(steps.Start())
 
     def _is_short(self) -> bool:
-        """Tell whether the prompt is expected to have too few tokens for a prefill engine."""
+        """Return whether the prompt is expected to have too few tokens for a prefill engine."""
         least, contexts = self._table.intent.min_prefill_tokens, self._services.registry.contexts
         if least == 0 or contexts.expected(len(self._request.body)) >= least:
             return False
@@ -163,7 +163,7 @@ class Completion:
 
     def gone(self) -> None:
         """See :class:`eldr_router.net.work.Work`."""
-        self.handle(steps.Gone())
+        self.handle(steps.ClientDisconnected())
 
     def pause(self) -> None:
         """See :class:`eldr_router.net.work.Work`."""
@@ -214,16 +214,16 @@ class Completion:
         if action.refused or action.broken:  # not only an engine may fail, but all of a key
             group = registry.group(self._table.max_in_flight, action.refused, action.broken)
             self._key = "" if group is None else group.key
-        refused = action.refused | registry.unlike(ROLE_PREFILL, self._key)
+        refused = action.refused | registry.incompatible(ROLE_PREFILL, self._key)
         usable = registry.usable(ROLE_PREFILL, refused | action.broken)
         usable = usable or registry.usable(ROLE_PREFILL, refused)
         if not usable:
-            self._whole = "prefill_refused"
-            self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
+            self._unsplit_reason = "prefill_refused"
+            self._handle(steps.NoEndpoint(503, "no prefill engine accepts connections", "no_prefill"))
             return
-        prompt, stem = body.beginning
+        prompt, prefix = body.beginning
         choice = self._services.affinity.choose(
-            prompt, [endpoint.name for endpoint in usable], registry.totals(usable), stem=stem,
+            prompt, [endpoint.name for endpoint in usable], registry.totals(usable), prefix=prefix,
             session=headers.session(self._request), model=self._services.names.of(self._account.model).encode(),
         )  # fmt: skip
         self._services.metrics.prefill_placements(choice.reason)
@@ -251,16 +251,18 @@ class Completion:
         except RouterError as error:
             self._account.unplaced(error, began)
             full = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
-            if action.kv and not full and services.registry.unlike(ROLE_DECODE, self._key):
-                self._whole = "kv_key"
+            if action.kv and not full and services.registry.incompatible(ROLE_DECODE, self._key):
+                self._unsplit_reason = "kv_key"
                 self._handle(steps.Unpaired())
             elif full and not (action.kv or self._state.failures):
                 self._line_up()
             else:
-                self._handle(steps.Nobody(error.status, error.message, error.code, full))
+                self._handle(steps.NoEndpoint(error.status, error.message, error.code, full))
             return
         if not action.kv:
-            self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
+            self._services.metrics.unsplit(
+                self._unsplit_reason or ("no_kv" if self._state.split else "expired")
+            )
         if self._admission is not None:
             self._admission.settle()
         self._account.placed(placement, began)
@@ -301,17 +303,17 @@ class Completion:
     def _eject(self, action: steps.Eject) -> None:
         action.engine.health.eject(self.now())
 
-    def _blame(self, action: steps.Blame) -> None:
+    def _record_failure(self, action: steps.RecordFailure) -> None:
         endpoint, source = action.engine, action.source
         if source is not None:
             pull_failed(endpoint.health, source.health, self.now())
         else:
             endpoint.health.failed(self.now(), action.weight)
 
-    def _suspect(self, action: steps.Suspect) -> None:
+    def _probe_now(self, action: steps.ProbeNow) -> None:
         self._services.probes.ask(action.engine)
 
-    def _praise(self, action: steps.Praise) -> None:
+    def _record_success(self, action: steps.RecordSuccess) -> None:
         endpoint, source = action.engine, action.source
         if source is not None:
             pulled(endpoint.health, source.health)
@@ -325,11 +327,11 @@ class Completion:
         self._services.waiting.discard(self)
         self._drop_body()
         self._account.began(leg.head.status, streams=leg.streams)
-        if leg.whole:
+        if leg.is_complete:
             self._handle(steps.Ended())
             return
         chunked = leg.head.body.splittable and not self._request.http10
-        back = headers.to_client(leg.head, whole=False, chunked=chunked, endpoint=leg.endpoint.name)
+        back = headers.to_client(leg.head, complete=False, chunked=chunked, endpoint=leg.endpoint.name)
         back.append(self._account.returned_id())
         if leg.until_close:
             self._request.keep_alive = False
@@ -341,7 +343,7 @@ class Completion:
         leg = self._leg
         assert isinstance(leg, DecodeLeg)  # noqa: S101
         self._account.answered(leg.end)
-        if leg.whole:
+        if leg.is_complete:
             self._respond(leg, leg.endpoint.name)
         else:
             self._client.end()
@@ -355,7 +357,7 @@ class Completion:
     def _respond(self, leg: Leg, decode: str | None) -> None:
         """Give the client a whole answer."""
         assert leg.head is not None  # noqa: S101
-        back = headers.to_client(leg.head, whole=True, chunked=False, endpoint=decode)
+        back = headers.to_client(leg.head, complete=True, chunked=False, endpoint=decode)
         back.append(self._account.returned_id())
         self._account.status = leg.head.status
         body, leg.body = leg.body, b""
@@ -438,9 +440,9 @@ _DO: dict[type, Callable[[Completion, Any], None]] = {
     steps.Keep: Completion._keep,  # noqa: SLF001
     steps.Leave: Completion._leave,  # noqa: SLF001
     steps.Eject: Completion._eject,  # noqa: SLF001
-    steps.Blame: Completion._blame,  # noqa: SLF001
-    steps.Suspect: Completion._suspect,  # noqa: SLF001
-    steps.Praise: Completion._praise,  # noqa: SLF001
+    steps.RecordFailure: Completion._record_failure,  # noqa: SLF001
+    steps.ProbeNow: Completion._probe_now,  # noqa: SLF001
+    steps.RecordSuccess: Completion._record_success,  # noqa: SLF001
     steps.Begin: Completion._begin_answer,  # noqa: SLF001
     steps.PassOn: Completion._pass_on,  # noqa: SLF001
     steps.Fail: Completion._fail,  # noqa: SLF001

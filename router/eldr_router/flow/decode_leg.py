@@ -8,7 +8,7 @@ from eldr_router.api.relay import Relay
 from eldr_router.engines.endpoint import Endpoint, Lease
 from eldr_router.engines.load import is_full
 from eldr_router.flow.legs import OK, Flow, Leg
-from eldr_router.flow.steps import Connected, Declined, Ended, Heard, Ready
+from eldr_router.flow.steps import Connected, Declined, Ended, PullConfirmed, Ready
 from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import ResponseHead
@@ -64,7 +64,7 @@ class DecodeLeg(Leg):
         self._pending: list[bytes] = []
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the whole answer is here."""
         return self._relay is None
 
@@ -97,7 +97,7 @@ class DecodeLeg(Leg):
             self._relay = Relay(head.body, dechunk=self._dechunk)
             return
         # a whole answer comes after its last token
-        self._flow.handle(Heard(self.endpoint, self._flow.now(), self.reports))
+        self._flow.handle(PullConfirmed(self.endpoint, self._flow.now(), self.reports))
         short = isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD
         if not short and not self._left:
             self._relay = Relay(head.body, dechunk=self._dechunk)
@@ -148,7 +148,7 @@ class DecodeLeg(Leg):
         self._early = self._early or word == "early"
         if word == "opening" and not self._left:
             # it says nothing, but it comes after the pull; words may be long in coming if the model thinks unseen
-            self._flow.handle(Heard(self.endpoint, self._flow.now()))
+            self._flow.handle(PullConfirmed(self.endpoint, self._flow.now()))
         return word in ("opening", "early")
 
     def _spoke(self, data: bytes | None) -> None:
@@ -177,7 +177,7 @@ class DecodeLeg(Leg):
         else:
             super().on_end()
 
-    def _whole(self, body: bytes) -> None:
+    def _on_body(self, body: bytes) -> None:
         if self.head is None:
             return
         if is_full(self.head):

@@ -1,4 +1,4 @@
-"""A leg of a request, and its first: what an engine's response means, told to the request as events."""
+"""A leg of a request, and its first: what an engine's response means, as events of the request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Flow(Protocol):
     def prefilled(
         self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
     ) -> None:
-        """Take what a prefill engine handed over, the tokens of the prompt, 0 if it does not tell, and the model that it names."""
+        """Take what a prefill engine handed over, the tokens of the prompt, 0 if it does not report them, and the model that it names."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -130,7 +130,7 @@ class Leg:
         if self._connection is not None:
             self._connection.resume(self)
 
-    # what the connection tells
+    # what the connection reports
 
     def on_head(self, head: ResponseHead) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
@@ -153,9 +153,9 @@ class Leg:
     def on_end(self) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
         self.body, self.payload = b"".join(self.payload or ()), None
-        self._whole(self.body)
+        self._on_body(self.body)
 
-    def _whole(self, body: bytes) -> None:
+    def _on_body(self, body: bytes) -> None:
         raise NotImplementedError
 
     def _broken(self, cause: str, message: str, *, unavailable: bool = False) -> None:
@@ -202,7 +202,7 @@ class PrefillLeg(Leg):
         parts, self._parts = self._parts, []
         self.send(parts, self._patience)
 
-    def _whole(self, body: bytes) -> None:
+    def _on_body(self, body: bytes) -> None:
         if self.head is None or self._is_bad(self.head.status):
             return
         fields = object_of(body)

@@ -40,13 +40,13 @@ def place_away(
     failures : tuple of Failure
         Attempts given up.
     """
-    unlike = registry.unlike(ROLE_DECODE, key)
+    incompatible = registry.incompatible(ROLE_DECODE, key)
     choices = [action.refused]
-    if action.broken or unlike:
+    if action.broken or incompatible:
         away = action.refused | action.broken
         # without KV to pull any engine will do
-        then = [action.refused | unlike] if action.kv else [away, action.refused]
-        choices = [*dict.fromkeys([away | unlike, *then])]
+        then = [action.refused | incompatible] if action.kv else [away, action.refused]
+        choices = [*dict.fromkeys([away | incompatible, *then])]
     for excluded in choices[:-1]:
         try:
             return place(excluded)

@@ -30,8 +30,8 @@ from eldr_router.flow.steps import (
     Again,
     Answered,
     Begin,
-    Blame,
     Broken,
+    ClientDisconnected,
     Connected,
     Declined,
     Decode,
@@ -43,23 +43,23 @@ from eldr_router.flow.steps import (
     Exhausted,
     Fail,
     Free,
-    Gone,
-    Heard,
     Keep,
     Leave,
-    Nobody,
+    NoEndpoint,
     PassOn,
     Phase,
-    Praise,
     Prefill,
     Prefilled,
+    ProbeNow,
+    PullConfirmed,
     Ready,
+    RecordFailure,
+    RecordSuccess,
     Refused,
     Send,
     Start,
     State,
     Step,
-    Suspect,
     Tick,
     Unpaired,
     Wait,
@@ -122,7 +122,7 @@ def _prefill_refused(state: State, event: Refused) -> Step:
     return _prefill(state, (Leave(), Eject(event.engine)))
 
 
-def _no_prefill(state: State, event: Nobody) -> Step:  # noqa: ARG001
+def _no_prefill(state: State, event: NoEndpoint) -> Step:  # noqa: ARG001
     if state.busy:
         return _over(state, PassOn(kept=True))
     return _decode(replace(state, split=False, refused=_NONE), ())
@@ -149,7 +149,7 @@ def _prefilled(state: State, event: Prefilled) -> Step:
     if state.suspect is not None and state.suspect[0] == "prefill":
         # the same prompt was taken: by another engine, then the first one was at fault, or by the same, then nobody was
         if state.suspect[1] != event.engine:
-            blame = (Blame(state.suspect[1]),)
+            blame = (RecordFailure(state.suspect[1]),)
         state = replace(state, suspect=None)
     source = event.engine if event.kv else None
     state = replace(
@@ -161,14 +161,14 @@ def _prefilled(state: State, event: Prefilled) -> Step:
         refused=_NONE,
         busy=False,
     )
-    return _decode(state, (Leave(), *blame, Praise(event.engine)))
+    return _decode(state, (Leave(), *blame, RecordSuccess(event.engine)))
 
 
 def _leg_answered(state: State, event: Answered) -> Step:
-    return _over(replace(state, held=_is_pinned(state)), Leave(), Praise(event.engine), PassOn())
+    return _over(replace(state, held=_is_pinned(state)), Leave(), RecordSuccess(event.engine), PassOn())
 
 
-def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
+def _leg_gone(state: State, event: ClientDisconnected) -> Step:  # noqa: ARG001
     return _over(state, Leave())
 
 
@@ -179,15 +179,15 @@ def _exhausted(state: State, event: Exhausted) -> Step:
     return _over(state, Leave(), Fail(503, f"{event.message}; retry later", "overloaded"))
 
 
-def _nobody(state: State, event: Nobody) -> Step:
+def _no_endpoint(state: State, event: NoEndpoint) -> Step:
     if state.held and event.may_wait:  # a result is worth a wait: its prompt has been computed
         return replace(state, phase=_WAIT, refused=_NONE), (Wait(),)
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
 
 
 def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
-    whole = replace(state, held=False, split=False, source=None, expires=math.inf)
-    return _decode(whole, _freeing(state))
+    unsplit = replace(state, held=False, split=False, source=None, expires=math.inf)
+    return _decode(unsplit, _freeing(state))
 
 
 def _decode_refused(state: State, event: Refused) -> Step:
@@ -217,12 +217,12 @@ def _connected(state: State, event: Connected) -> Step:
     return replace(state, held=False), (Send(kv=state.held),)
 
 
-def _is_late(state: State, event: Heard | Ready | Tick) -> bool:
+def _is_late(state: State, event: PullConfirmed | Ready | Tick) -> bool:
     # a whole answer of an engine that keeps the deadline of the pull counts whenever it comes
     return event.at > state.expires and (state.streams or not event.guards)
 
 
-def _heard(state: State, event: Heard) -> Step:
+def _pull_confirmed(state: State, event: PullConfirmed) -> Step:
     if _is_late(state, event):
         return _expired(state, event.engine, event.at)
     return (state if state.expires == math.inf else replace(state, expires=math.inf)), ()
@@ -231,9 +231,9 @@ def _heard(state: State, event: Heard) -> Step:
 def _ready(state: State, event: Ready) -> Step:
     if _is_late(state, event):
         return _expired(state, event.engine, event.at)
-    blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
+    blame: Actions = () if state.suspect is None else (RecordFailure(*state.suspect[1:]),)
     state = replace(state, phase=_ANSWER, expires=math.inf, suspect=None)
-    return state, (*blame, Praise(event.engine, state.source), Begin())
+    return state, (*blame, RecordSuccess(event.engine, state.source), Begin())
 
 
 def _tick(state: State, event: Tick) -> Step:
@@ -297,7 +297,7 @@ def _give_up(state: State, before: Actions) -> Step:
     if state.failures[-1].cause == "busy":
         return _over(state, *before, PassOn(kept=True))
     # a suspect that is left failed alone, however often it was asked
-    blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
+    blame: Actions = () if state.suspect is None else (RecordFailure(*state.suspect[1:]),)
     last = state.failures[-1]
     message = f"gave up after {len(state.failures)} attempts; the last one: {last.leg} engine {last.engine}: {last.message}"
     return _over(state, *before, *blame, Fail(502, message, "upstream_failed"))
@@ -310,16 +310,16 @@ def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
         return state, (Eject(engine),)
     if event.cause in _NOBODYS_FAULT:
         return state, ()
-    ask: Actions = (Suspect(engine),) if event.cause in _TRANSPORT else ()
+    ask: Actions = (ProbeNow(engine),) if event.cause in _TRANSPORT else ()
     if state.shared:
         seen = engine in state.broken
-        return state, ask if seen else (*ask, Blame(engine, weight=_SHARED_BLAME))
+        return state, ask if seen else (*ask, RecordFailure(engine, weight=_SHARED_BLAME))
     if state.suspect is None:
         return replace(state, suspect=(leg, engine, source)), ask
     first = state.suspect[1]
     if first == engine:
         return state, ask
-    shared = (Blame(first, weight=_SHARED_BLAME), Blame(engine, weight=_SHARED_BLAME))
+    shared = (RecordFailure(first, weight=_SHARED_BLAME), RecordFailure(engine, weight=_SHARED_BLAME))
     return replace(state, suspect=None, shared=True), (*ask, *shared)
 
 
@@ -332,35 +332,35 @@ def _answer_broken(state: State, event: Broken) -> Step:
     state = replace(state, failures=(*state.failures, failure))
     blame: Actions = ()
     if event.cause in _TRANSPORT:
-        blame = (Suspect(event.engine), Blame(event.engine))
+        blame = (ProbeNow(event.engine), RecordFailure(event.engine))
     return _over(state, Leave(), *blame, EndBroken(event.cause, event.message))
 
 
 _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_NEW, Start): _start,
-    (_NEW, Gone): lambda state, _: _over(state),
+    (_NEW, ClientDisconnected): lambda state, _: _over(state),
     (_PREFILL, Refused): _prefill_refused,
     (_PREFILL, Exhausted): _exhausted,
-    (_PREFILL, Nobody): _no_prefill,
+    (_PREFILL, NoEndpoint): _no_prefill,
     (_PREFILL, Broken): _prefill_broken,
     (_PREFILL, Prefilled): _prefilled,
     (_PREFILL, Answered): _leg_answered,
-    (_PREFILL, Gone): _leg_gone,
-    (_DECODE, Nobody): _nobody,
+    (_PREFILL, ClientDisconnected): _leg_gone,
+    (_DECODE, NoEndpoint): _no_endpoint,
     (_DECODE, Unpaired): _unpaired,
     (_DECODE, Refused): _decode_refused,
     (_DECODE, Declined): _declined,
     (_DECODE, Exhausted): _exhausted,
     (_DECODE, Connected): _connected,
-    (_DECODE, Heard): _heard,
+    (_DECODE, PullConfirmed): _pull_confirmed,
     (_DECODE, Ready): _ready,
     (_DECODE, Answered): _leg_answered,
     (_DECODE, Broken): _decode_broken,
     (_DECODE, Tick): _tick,
-    (_DECODE, Gone): _leg_gone,
+    (_DECODE, ClientDisconnected): _leg_gone,
     (_WAIT, Again): _once_more,
-    (_WAIT, Gone): lambda state, _: _over(state),
+    (_WAIT, ClientDisconnected): lambda state, _: _over(state),
     (_ANSWER, Ended): _ended,
     (_ANSWER, Broken): _answer_broken,
-    (_ANSWER, Gone): _leg_gone,
+    (_ANSWER, ClientDisconnected): _leg_gone,
 }

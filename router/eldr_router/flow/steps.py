@@ -115,7 +115,7 @@ class Prefilled(Struct, frozen=True):
     expires: float
 
 
-class Heard(Struct, frozen=True):
+class PullConfirmed(Struct, frozen=True):
     """A decode engine said something that comes after its pull; ``guards``: it keeps the deadlines of pulls."""
 
     engine: Engine
@@ -168,7 +168,7 @@ class Again(Struct, frozen=True):
     at: float
 
 
-class Nobody(Struct, frozen=True):
+class NoEndpoint(Struct, frozen=True):
     """No engine is left for the leg that was asked for; ``may_wait``: one that is full may have a place at any moment."""
 
     status: int
@@ -181,7 +181,7 @@ class Unpaired(Struct, frozen=True):
     """No decode engine that may have the result's blocks has room; another one may do the whole request."""
 
 
-class Gone(Struct, frozen=True):
+class ClientDisconnected(Struct, frozen=True):
     """The client left."""
 
 
@@ -192,16 +192,16 @@ Event = (
     | Exhausted
     | Connected
     | Prefilled
-    | Heard
+    | PullConfirmed
     | Ready
     | Answered
     | Broken
     | Ended
     | Tick
     | Again
-    | Nobody
+    | NoEndpoint
     | Unpaired
-    | Gone
+    | ClientDisconnected
 )
 
 # --- actions: what to do ---------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Eject(Struct, frozen=True):
     engine: Engine
 
 
-class Blame(Struct, frozen=True):
+class RecordFailure(Struct, frozen=True):
     """Count a failure against an engine; ``source`` is the other end of its pull, which may be at fault instead."""
 
     engine: Engine
@@ -250,13 +250,13 @@ class Blame(Struct, frozen=True):
     weight: float = 1.0
 
 
-class Suspect(Struct, frozen=True):
+class ProbeNow(Struct, frozen=True):
     """Ask an engine whether it lives."""
 
     engine: Engine
 
 
-class Praise(Struct, frozen=True):
+class RecordSuccess(Struct, frozen=True):
     """Count a good answer for an engine, and for the other end of its pull."""
 
     engine: Engine
@@ -307,9 +307,9 @@ Action = (
     | Send
     | Leave
     | Eject
-    | Blame
-    | Suspect
-    | Praise
+    | RecordFailure
+    | ProbeNow
+    | RecordSuccess
     | Begin
     | Keep
     | PassOn

@@ -45,7 +45,7 @@ class Tracker(Protocol):
         """
 
     def eof(self) -> bool:
-        """Tell whether the connection's end is a proper end of this body."""
+        """Return whether the connection's end is a proper end of this body."""
 
 
 class ChunkedBody:
@@ -130,7 +130,7 @@ class ChunkedBody:
         return boundary
 
     def eof(self) -> bool:
-        """Tell whether the last chunk was seen."""
+        """Return whether the last chunk was seen."""
         return self.ended
 
 
@@ -163,7 +163,7 @@ class LengthBody:
         return len(data)
 
     def eof(self) -> bool:
-        """Tell whether all declared bytes came."""
+        """Return whether all declared bytes came."""
         return self.ended
 
 

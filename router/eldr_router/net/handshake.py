@@ -24,7 +24,7 @@ class Handshake(asyncio.Protocol):
         """Begin the handshake, if there is room for one more."""
         server, raw = self._server, cast("asyncio.Transport", transport)
         if len(server.connections) + len(server.handshakes) < server.max_connections + server.max_refused:
-            # event loops count no handshakes of their own servers, and tell nobody of those that fail
+            # event loops count no handshakes of their own servers, and report none that fail
             with contextlib.suppress(OSError):
                 task = server.loop.create_task(self._agree(raw.get_extra_info("socket").dup()))
                 server.handshakes.add(task)

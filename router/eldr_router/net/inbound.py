@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         self._was_used = False
         self.can_write = True
 
-    # what the transport tells
+    # what the transport reports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of a connection, or turn it away."""
@@ -342,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
             # what is written may still go out, but not for ever
             self.abort() if waited > _UNREAD_SECONDS else self._transport.close()
         elif self._half_closed or len(self._backlog) > _BACKLOG:
-            self._probe()  # where reading is paused nothing tells that the client is gone
+            self._probe()  # where reading is paused nothing shows that the client is gone
 
     def close(self) -> None:
         """Close after what is written has gone out."""

@@ -6,7 +6,7 @@ The connection is an explicit state machine::
                        \______________\__ broken, dropped __> CLOSED
 
 Whoever receives a response is the only one who may pause, resume or drop its connection; once the response is over the
-connection serves strangers and no longer listens to that receiver.
+connection serves other requests and no longer listens to that receiver.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class EngineConnection(asyncio.Protocol):
         self._keep_alive = True
         self._reused = False
 
-    # what the transport tells
+    # what the transport reports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Switch on TCP keep-alive, which finds dead hosts behind silent responses."""
@@ -309,7 +309,7 @@ class EngineConnection(asyncio.Protocol):
             try:
                 receiver.on_end()
             except Exception:
-                # the connection serves strangers by now: whoever took the answer must learn it another way
+                # the connection serves other requests by now: whoever took the answer must learn it another way
                 log.exception("an answer of %s:%d could not be taken", *self.address)
                 receiver.on_broken(BrokenError(*_MISREAD))
 

@@ -85,8 +85,8 @@ class Pool:
             if isinstance(error, OSError) and error.errno in _EXHAUSTED:
                 raise ConnectError(f"this router cannot open a connection: {error}", own=True) from None
             distrust = admin_tls.distrust(error)
-            told = distrust or str(error)
-            raise ConnectError(f"{authority(host, port)}: {told}", distrust=distrust) from None
+            reason = distrust or str(error)
+            raise ConnectError(f"{authority(host, port)}: {reason}", distrust=distrust) from None
         self._deaf.pop(address, None)
         if not connection.is_open:
             raise ConnectError(f"{authority(host, port)} closed the connection at once")

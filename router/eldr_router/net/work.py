@@ -1,4 +1,4 @@
-"""What answers a request on a client connection: anything that can be told of the client, or a coroutine."""
+"""What answers a request on a client connection: anything that is notified of the client, or a coroutine."""
 
 from __future__ import annotations
 

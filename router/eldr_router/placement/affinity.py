@@ -20,7 +20,7 @@ TOLERANCE = 4096
 better computed again than routers left to disagree about where a conversation lives."""
 REASONS = ("session", "prefix", "home", "load")
 _CLOSING = 8  # bytes, of a messages array: the bracket, and space around it
-_KEY = 2048  # bytes of a stem that are hashed, the last ones: they tell conversations apart
+_KEY = 2048  # bytes of a conversation's prefix that are hashed, the last ones: they distinguish conversations
 _TEXT, _STEM = (
     3,
     15,
@@ -76,7 +76,7 @@ class PrefixAffinity:
         engines: Sequence[str],
         loads: Sequence[int],
         *,
-        stem: int = 0,
+        prefix: int = 0,
         session: bytes = b"",
         model: bytes = b"",
     ) -> Choice:
@@ -106,12 +106,14 @@ class PrefixAffinity:
             turn, count = self._turn, len(engines)
             return Choice(min(range(count), key=lambda at: (loads[at], (at - turn) % count)), "load")
         hashes = () if session else chain(prompt, model)
-        key = zlib.crc32(session or self._stem(prompt, stem, hashes), 0 if session else zlib.crc32(model))
+        key = zlib.crc32(
+            session or self._prefix_of(prompt, prefix, hashes), 0 if session else zlib.crc32(model)
+        )
         bits, seeds = self._known(engines)
         scores = _scores(key, seeds)
         home = scores.index(max(scores))
         mean = BOUND * sum(loads) / len(loads)
-        opening = 0 < stem >= len(prompt) - _CLOSING
+        opening = 0 < prefix >= len(prompt) - _CLOSING
         limit = mean if opening and not session else mean + SLACK
         at = home
         if loads[home] > limit:  # the least loaded engine is always within it
@@ -156,14 +158,16 @@ class PrefixAffinity:
         self._last = list(names), known
         return known
 
-    def _stem(self, prompt: bytes | memoryview, stem: int, hashes: tuple[int, ...]) -> bytes | memoryview:
-        """Return what tells this conversation from others: its shortest beginning that is not known to be shared."""
-        at = _STEM if stem else _TEXT
+    def _prefix_of(
+        self, prompt: bytes | memoryview, prefix: int, hashes: tuple[int, ...]
+    ) -> bytes | memoryview:
+        """Return what distinguishes this conversation from others: its shortest beginning that is not known to be shared."""
+        at = _STEM if prefix else _TEXT
         while at < len(hashes) and self._index.branches(hashes[at]) >= SHARED:
             at = 2 * at + 1
-        if at < len(hashes) and (not stem or ENDS[at] < stem):
+        if at < len(hashes) and (not prefix or ENDS[at] < prefix):
             return prompt[: ENDS[at]]
-        return prompt[max(0, stem - _KEY) : stem] if stem else prompt
+        return prompt[max(0, prefix - _KEY) : prefix] if prefix else prompt
 
 
 def _scores(key: int, seeds: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What routers tell each other of their requests' experts, on the wire: sums per decode engine, changed ones only. Pure."""
+"""What routers report to each other of their requests' experts, on the wire: sums per decode engine, changed ones only. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eldr.core.profiles import Learned, Profiles
 from eldr.core.signature import Floats
 from eldr.core.union import Shape, Unions
 
-_LEAST = -20.0  # a survival of e^-20 is none, and float16 tells smaller logarithms well
+_LEAST = -20.0  # a survival of e^-20 is none, and float16 holds smaller logarithms well
 _FLOAT16 = np.dtype(np.float16).newbyteorder("<")
 
 Rows = Mapping[str, tuple[int, Floats]]
@@ -25,7 +25,7 @@ Rows = Mapping[str, tuple[int, Floats]]
 _LONGEST = 1.01  # of a mean of unit vectors, rounded
 
 
-class Told(NamedTuple):
+class UnionReport(NamedTuple):
     """A router's answer.
 
     Attributes
@@ -42,30 +42,30 @@ class Told(NamedTuple):
         What it learned of decode engines, of those where that is news; none of a router that learns no prior.
     """
 
-    of: str
+    source: str
     version: int
     shape: Shape | None
     rows: Rows
     profiles: Mapping[str, Learned] = MappingProxyType({})
 
 
-def question(of: str, since: int) -> str:
+def question(source: str, since: int) -> str:
     """Return the path that asks for what changed since a version of some tables."""
-    return f"{PATH_UNIONS}?of={of}&since={since}"
+    return f"{PATH_UNIONS}?of={source}&since={since}"
 
 
 def read_question(query: str) -> tuple[str, int]:
     """Return whose tables are meant, and since when."""
     fields = parse_qs(query)
-    of, since = fields.get("of", [""])[0], fields.get("since", ["0"])[0]
-    return of, int(since) if since.isdecimal() and len(since) < 19 else 0
+    source, since = fields.get("of", [""])[0], fields.get("since", ["0"])[0]
+    return source, int(since) if since.isdecimal() and len(since) < 19 else 0
 
 
 def write_answer(
-    of: str, unions: Unions | None, since: int, profiles: Profiles | None = None
+    source: str, unions: Unions | None, since: int, profiles: Profiles | None = None
 ) -> dict[str, Any]:
     """Return the object of :data:`eldr.contract.PATH_UNIONS`."""
-    answer: dict[str, Any] = {"v": 1, "of": of, "version": 0, "shape": None, "rows": {}}
+    answer: dict[str, Any] = {"v": 1, "of": source, "version": 0, "shape": None, "rows": {}}
     if unions is not None:
         answer["version"] = unions.version
         answer["shape"] = list(unions.shape)
@@ -78,7 +78,7 @@ def write_answer(
     return answer
 
 
-def read_answer(status: int, body: bytes) -> Told:
+def read_answer(status: int, body: bytes) -> UnionReport:
     """Read another router's answer; ValueError if it is none."""
     if status != 200:
         raise ValueError(f"answers {status}")
@@ -91,7 +91,7 @@ def read_answer(status: int, body: bytes) -> Told:
         cells = 0 if shape is None else shape.cells
         rows = {str(worker): _unpack(row, cells) for worker, row in fields["rows"].items()}
         profiles = {str(worker): _learned(one, cells) for worker, one in fields.get("profiles", {}).items()}
-        return Told(str(fields["of"]), int(fields["version"]), shape, rows, profiles)
+        return UnionReport(str(fields["of"]), int(fields["version"]), shape, rows, profiles)
     except (KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise ValueError(f"its unions lack or have a wrong {error}") from None
 

@@ -40,7 +40,7 @@ class Locality:
     Attributes
     ----------
     unions : Unions or None
-        None until the first signature tells the model's shape.
+        None until the first signature shows the model's shape.
     step_times : Step-time models
         Of the engines; they are learned whatever the policy.
     savings : Savings
@@ -72,7 +72,7 @@ class Locality:
 
     @property
     def edition(self) -> str:
-        """A name that changes when what others were told does not hold any longer."""
+        """A name that changes when what was reported to others no longer holds."""
         return f"{self._begun}.{0 if self.unions is None else self.unions.forgotten}"
 
     def follow(self, centroids: CentroidSet | None, *, wanted: bool) -> None:
@@ -149,7 +149,7 @@ class Locality:
         favourite, request, engines = self.tolls.settle(situation), candidates.request, candidates.engines
         if self.profiles is not None and self.unions is not None and request is not None:
             best = None if favourite is None else engines[favourite]
-            # of the version that it begins: others may have been told of the present one already
+            # of the version that it begins: the present one may have been reported already
             self.profiles.learn(best, engines[chosen], request.share, self.unions.version + 1)
 
     def retain(self, engines: Collection[str]) -> None:
@@ -172,7 +172,7 @@ class Locality:
 
 
 def _request(signature: Signature, unions: Unions | None) -> tuple[Request | None, str]:
-    """Return what a request adds to unions, and why it can be told or not."""
+    """Return what a request adds to unions, and why it is known or not."""
     counts = signature.counts
     if counts is None:
         return None, signature.missing

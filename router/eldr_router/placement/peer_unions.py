@@ -1,4 +1,4 @@
-"""What other routers tell of their requests' experts: merged while it is fresh, forgotten when it is not."""
+"""What other routers report of their requests' experts: merged while it is fresh, forgotten when it is not."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from eldr.addresses import Address, authority
 from eldr.core.signature import Floats
-from eldr_router.placement.exchange import Told
+from eldr_router.placement.exchange import UnionReport
 from eldr_router.placement.locality import Locality
 
 _STALE_SECONDS = 2.0
-"""What another router said longer ago no longer tells engines apart."""
+"""An older report of another router no longer distinguishes engines."""
 
 
 @dataclass
-class _Teller:
+class _Peer:
     """Another router."""
 
-    told: Told
+    report: UnionReport
     rows: dict[str, tuple[int, Floats]]
-    heard: float
+    received_at: float
 
 
-class Tables:
+class PeerUnions:
     """Other routers' tables.
 
     Parameters
@@ -35,48 +35,48 @@ class Tables:
     def __init__(self, locality: Locality) -> None:
         self._locality = locality
         self._unions = locality.unions
-        self._tellers: dict[Address, _Teller] = {}
-        self._asked: dict[Address, _Teller | None] = {}
+        self._peers: dict[Address, _Peer] = {}
+        self._asked: dict[Address, _Peer | None] = {}
 
     def question(self, address: Address) -> tuple[str, int]:
         """Return whose tables to ask for, and from which version on."""
-        if self._locality.unions is not self._unions:  # it began anew: everybody tells everything again
+        if self._locality.unions is not self._unions:  # it began anew: all routers report everything again
             self._unions = self._locality.unions
-            self._tellers.clear()
-        teller = self._tellers.get(address)
-        self._asked[address] = teller
-        return (teller.told.of, teller.told.version) if teller is not None else ("", 0)
+            self._peers.clear()
+        peer = self._peers.get(address)
+        self._asked[address] = peer
+        return (peer.report.source, peer.report.version) if peer is not None else ("", 0)
 
-    def heard(self, address: Address, told: Told, now: float) -> None:
+    def receive(self, address: Address, report: UnionReport, now: float) -> None:
         """Take an answer."""
-        unions, teller = self._unions, self._tellers.get(address)
+        unions, peer = self._unions, self._peers.get(address)
         if unions is None or unions is not self._locality.unions:
             return
-        if told.shape != unions.shape:  # it follows another model, or another centroid set, for a moment
+        if report.shape != unions.shape:  # it follows another model, or another centroid set, for a moment
             self._forget(address)
             return
-        if self._asked.get(address) is not teller:
+        if self._asked.get(address) is not peer:
             return  # it answers with changes of what was forgotten meanwhile
-        if teller is not None and teller.told.of != told.of:
+        if peer is not None and peer.report.source != report.source:
             self._forget(address)
-            teller = None
-        rows = {} if teller is None else teller.rows
-        for worker, row in told.rows.items():
+            peer = None
+        rows = {} if peer is None else peer.rows
+        for worker, row in report.rows.items():
             if row[0]:
                 rows[worker] = row
             else:
                 rows.pop(worker, None)
-        self._tellers[address] = _Teller(told, rows, now)
-        if told.rows or teller is None:
-            unions.heard(told.of, dict(rows), told.rows.keys())
-        if told.profiles and self._locality.profiles is not None:
-            # by address: a name changes whenever an engine is forgotten, and what was heard is not to count again
-            self._locality.profiles.heard(authority(*address), told.profiles)
+        self._peers[address] = _Peer(report, rows, now)
+        if report.rows or peer is None:
+            unions.merge(report.source, dict(rows), report.rows.keys())
+        if report.profiles and self._locality.profiles is not None:
+            # by address: a name changes whenever an engine is forgotten, and what was merged is not to count again
+            self._locality.profiles.merge(authority(*address), report.profiles)
 
     def expire(self, now: float) -> None:
         """Forget what is stale: its sequences count as the pool's mean from then on, and load decides more."""
-        for address, teller in list(self._tellers.items()):
-            if now - teller.heard > _STALE_SECONDS:
+        for address, peer in list(self._peers.items()):
+            if now - peer.received_at > _STALE_SECONDS:
                 self._forget(address)
 
     def retain(self, addresses: Collection[Address]) -> None:
@@ -90,9 +90,9 @@ class Tables:
     @property
     def known(self) -> int:
         """Routers whose tables count at the moment."""
-        return len(self._tellers)
+        return len(self._peers)
 
     def _forget(self, address: Address) -> None:
-        teller = self._tellers.pop(address, None)
-        if teller is not None and self._locality.unions is not None:
-            self._locality.unions.heard(teller.told.of, {})
+        peer = self._peers.pop(address, None)
+        if peer is not None and self._locality.unions is not None:
+            self._locality.unions.merge(peer.report.source, {})

@@ -13,7 +13,7 @@ from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
 from eldr_router.placement import exchange
 from eldr_router.placement.locality import Locality
-from eldr_router.placement.peer_unions import Tables
+from eldr_router.placement.peer_unions import PeerUnions
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Peers:
         self._router = router
         self._registry = registry
         self._pool = pool
-        self._tables = Tables(locality)
+        self._peer_unions = PeerUnions(locality)
         self._clock = clock
         self._token = token
 
@@ -69,8 +69,8 @@ class Peers:
                 for address in peers:
                     if address not in tasks or tasks[address].done():
                         tasks[address] = asyncio.create_task(self._follow(address))
-                self._tables.retain(peers.keys())
-                self._tables.expire(self._clock())
+                self._peer_unions.retain(peers.keys())
+                self._peer_unions.expire(self._clock())
                 await asyncio.sleep(_PERIOD)
         finally:
             for task in tasks.values():
@@ -91,13 +91,13 @@ class Peers:
     async def _ask(self, address: Address, peer: Peer) -> str | None:
         """Ask a router for what changed; return why that could not be had."""
         headers = [(b"authorization", f"Bearer {token}".encode())] if (token := self._token()) else []
-        path = exchange.question(*self._tables.question(address))
+        path = exchange.question(*self._peer_unions.question(address))
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await fetch(
                     self._pool, address, path, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER
                 )
-            told = exchange.read_answer(answer.status, answer.body)
+            report = exchange.read_answer(answer.status, answer.body)
         except TimeoutError:
             return f"does not answer within {_PATIENCE:g} s"
         except ConnectError as error:
@@ -106,6 +106,6 @@ class Peers:
             # a pooled connection may have ended: the next question opens another one
             return peer.problem if getattr(error, "cause", None) == "stale" else str(error)
         peer.answered_at = self._clock()
-        if not told.of.startswith(f"{self._router}."):  # a list may hold this router's own address
-            self._tables.heard(address, told, peer.answered_at)
+        if not report.source.startswith(f"{self._router}."):  # a list may hold this router's own address
+            self._peer_unions.receive(address, report, peer.answered_at)
         return None

@@ -55,7 +55,7 @@ class Savings:
         if counts.tokens:
             self._finished.append((now, counts))
 
-    def heard(self, engine: str, steps: Batches, now: float) -> None:
+    def observe(self, engine: str, steps: Batches, now: float) -> None:
         """Take an engine's totals."""
         before = self._totals.get(engine)
         self._totals[engine] = steps
@@ -76,21 +76,21 @@ class Savings:
     def prepare(self, now: float) -> Callable[[], Saving | None]:
         """Return the work of an update, which may be done in another thread; its result is for :attr:`latest`."""
         since = now - _KEPT_SECONDS
-        known = [(at, found) for at, found in self._finished if at >= now - _OLDEST_SECONDS]
-        recent = [found for at, found in known if at >= since]
-        counts = [found for _, found in known[-max(len(recent), _LEAST_REQUESTS) :]]
+        known = [(at, request) for at, request in self._finished if at >= now - _OLDEST_SECONDS]
+        recent = [request for at, request in known if at >= since]
+        counts = [request for _, request in known[-max(len(recent), _LEAST_REQUESTS) :]]
         engines: dict[str, list[Batches]] = {}
-        for at, engine, found in self._windows:
+        for at, engine, window in self._windows:
             if at >= since:
-                engines.setdefault(engine, []).append(found)
+                engines.setdefault(engine, []).append(window)
 
         def work() -> Saving | None:
             if len(counts) < _LEAST_REQUESTS:
                 return None
-            told = list(engines.values())
-            fed = fed_per_request(window for windows in told for window in windows)
+            observed = list(engines.values())
+            fed = fed_per_request(window for windows in observed for window in windows)
             alone = _mix(counts, 1.0) if fed > 1.0 else None
-            return saving(told, _mix(counts, fed), BATCH_BUCKETS, alone)
+            return saving(observed, _mix(counts, fed), BATCH_BUCKETS, alone)
 
         return work
 

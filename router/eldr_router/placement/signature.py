@@ -1,4 +1,4 @@
-"""What a prefill engine told about a request's experts. Pure."""
+"""What a prefill engine reported of a request's experts. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eldr.wire import ExpertCounts, WireError, decode_counts
 
 @dataclass(frozen=True)
 class Signature:
-    """What a prefill engine told about a request's experts: counts, or why there are none."""
+    """What a prefill engine reported of a request's experts: counts, or why there are none."""
 
     counts: ExpertCounts | None = None
     missing: str = "no_signature"

@@ -19,27 +19,27 @@ _LEAST_WINDOWS = 6
 
 
 class StepTimes:
-    """What engines tell of their steps, and the step-time models that follow from it."""
+    """What engines report of their steps, and the step-time models that follow from it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Sums] = {}
         self._windows: dict[str, deque[tuple[float, Window]]] = {}
-        self._heard = 0.0
+        self._observed = 0.0
         self._learned: Learned | None = None
         self._n_experts = 0
         self._token_cost = 0.0
 
-    def heard(self, engine: str, sums: Sums, now: float) -> None:
+    def observe(self, engine: str, sums: Sums, now: float) -> None:
         """Take an engine's totals."""
         before = self._sums.get(engine)
         if before is not None and any(new < old for new, old in zip(sums, before, strict=True)):
             self._windows.pop(engine, None)  # another process, perhaps on another accelerator
         elif before is not None:
-            found = window(before, sums, _LEAST_STEPS)
-            if found is None:
+            latest = window(before, sums, _LEAST_STEPS)
+            if latest is None:
                 return  # too few steps yet: they count the next time
-            self._windows.setdefault(engine, deque(maxlen=_MOST_WINDOWS)).append((now, found))
-            self._heard = now
+            self._windows.setdefault(engine, deque(maxlen=_MOST_WINDOWS)).append((now, latest))
+            self._observed = now
         self._sums[engine] = sums
 
     def retain(self, engines: Collection[str]) -> None:
@@ -49,14 +49,13 @@ class StepTimes:
             self._windows.pop(engine, None)
 
     def known(self) -> dict[str, list[Window]]:
-        """Return what engines told lately: within some minutes before any of them told something.
+        """Return what engines reported lately: within some minutes before the last report of any.
 
-        An engine of which nothing is known any longer counts as any other: it gets requests, and may tell that it is faster now.
+        An engine of which nothing is known any longer counts as any other: it gets requests, and may report that it is faster now.
         """
-        since = self._heard - _KEPT_SECONDS
+        since = self._observed - _KEPT_SECONDS
         return {
-            engine: [found for at, found in windows if at >= since]
-            for engine, windows in self._windows.items()
+            engine: [each for at, each in windows if at >= since] for engine, windows in self._windows.items()
         }
 
     def take(self, learned: Learned, n_experts: int) -> None:
@@ -75,7 +74,7 @@ class StepTimes:
 
     @property
     def learned(self) -> Learned | None:
-        """What was learned; None until enough was heard."""
+        """What was learned; None until enough was reported."""
         return self._learned
 
     @property
@@ -91,14 +90,14 @@ class StepTimes:
         return pool.per_token * batch / others if others > 0 else 0.0
 
     def _latest(self) -> tuple[float, float, float] | None:
-        """Return active experts, requests and their context, means over what each engine told last."""
+        """Return active experts, requests and their context, means over the last report of each engine."""
         latest = [windows[-1][1] for windows in self._windows.values() if windows]
         if not latest:
             return None
         return (
-            sum(found.active for found in latest) / len(latest),
-            sum(found.batch for found in latest) / len(latest),
-            sum(found.context for found in latest) / len(latest),
+            sum(each.active for each in latest) / len(latest),
+            sum(each.batch for each in latest) / len(latest),
+            sum(each.context for each in latest) / len(latest),
         )
 
     def expert_share(self) -> tuple[float, float] | None:
@@ -109,11 +108,11 @@ class StepTimes:
         active, batch, context = latest
         seconds = learned.pool.seconds(batch, active, context)
         if not active or not (seconds > 0 and math.isfinite(seconds)):
-            return None  # engines that count no experts tell nothing of what they cost
+            return None  # engines that count no experts show nothing of what they cost
         return learned.pool.per_expert * active / seconds, learned.expert_error * active / seconds
 
 
 @lru_cache(maxsize=16)
 def default_step_time(n_experts: int) -> StepTime:
-    """Return the step-time model of engines that have told nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
+    """Return the step-time model of engines that have reported nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
     return QWEN3_30B_MI300X.for_experts(n_experts)

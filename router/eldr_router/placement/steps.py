@@ -64,20 +64,20 @@ class Steps:
         endpoint = min(known, key=self._due.__getitem__, default=None)
         if endpoint is not None and self._due[endpoint] <= now:
             # one that is not well would hold up the others
-            tells = not endpoint.health.probed_well or await self._ask(endpoint)
-            self._due[endpoint] = now + (_PERIOD if tells else _UNSUPPORTED_PERIOD)
+            reports = not endpoint.health.probed_well or await self._ask(endpoint)
+            self._due[endpoint] = now + (_PERIOD if reports else _UNSUPPORTED_PERIOD)
         n_experts = self._locality.n_experts
         if n_experts is not None and self._learn_at <= now:
             self._learn_at = now + _PERIOD
             # beside the event loop: with many engines they take as long as some tokens
             learned = await asyncio.to_thread(learn, step_times.known(), default_step_time(n_experts))
             step_times.take(learned, n_experts)
-            placement, found = savings.placement, await asyncio.to_thread(savings.prepare(now))
+            placement, saving = savings.placement, await asyncio.to_thread(savings.prepare(now))
             if savings.placement == placement:
-                savings.latest = found
+                savings.latest = saving
 
     async def _ask(self, endpoint: Endpoint) -> bool:
-        """Return whether an engine tells of its steps; one that cannot be asked now may yet."""
+        """Return whether an engine reports its steps; one that cannot be asked now may do so later."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await fetch(
@@ -92,11 +92,11 @@ class Steps:
             endpoint.cache = read_cache(answer.body)
             answers = read_answers(answer.body)
             held = self._registry.held(endpoint)
-            self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held, now)
+            self._registry.contexts.observe(endpoint.name, answers, endpoint.cache, held, now)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False
-        self._locality.step_times.heard(endpoint.name, sums, now)
+        self._locality.step_times.observe(endpoint.name, sums, now)
         if (steps := read_steps(answer.body, sums)) is not None:
-            self._locality.savings.heard(endpoint.name, steps, now)
+            self._locality.savings.observe(endpoint.name, steps, now)
         return True

@@ -219,9 +219,9 @@ class Control:
 
 
 def _check(data: bytes, ref: SetRef, model: str) -> CentroidSet:
-    found = centroids.digest(data)
-    if found != ref.digest:
-        raise CentroidsError(f"digest {found[:19]}..., the routing table says {ref.digest[:19]}...")
+    actual = centroids.digest(data)
+    if actual != ref.digest:
+        raise CentroidsError(f"digest {actual[:19]}..., the routing table says {ref.digest[:19]}...")
     loaded = centroids.load(data)
     centroids.check_fits(loaded, model=model or loaded.model, k=ref.k)
     return loaded

@@ -19,7 +19,7 @@ _MOST_SECONDS = 10.0
 _GOOD_SECONDS = 2.0
 """A watch that lives so long works."""
 _SHORT_WATCHES = 3
-"""So many watches in a row that end early are told; one or two are a server that restarts."""
+"""So many watches in a row that end early are logged; one or two are a server that restarts."""
 _GONE = 410
 _BUSY = 429
 _UNAUTHORIZED = (401, 403)

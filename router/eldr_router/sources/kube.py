@@ -84,9 +84,9 @@ class KubeSource:
         self._publish()
 
     def _publish(self) -> None:
-        found = engines(self._pods.values())
-        self._control.set_endpoints(ROLE_PREFILL, [spec for spec in found if spec.role == ROLE_PREFILL])
-        self._control.set_endpoints(ROLE_DECODE, [spec for spec in found if spec.role == ROLE_DECODE])
+        specs = engines(self._pods.values())
+        self._control.set_endpoints(ROLE_PREFILL, [spec for spec in specs if spec.role == ROLE_PREFILL])
+        self._control.set_endpoints(ROLE_DECODE, [spec for spec in specs if spec.role == ROLE_DECODE])
         pods = self._pods.values()
         self._control.set_peers(peers(pods, self._own_ip), secure(pods, self._name))
 

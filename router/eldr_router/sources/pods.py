@@ -25,8 +25,8 @@ Pod = Mapping[str, Any]
 
 def engines(pods: Iterable[Pod]) -> list[EndpointSpec]:
     """Return the engines that take requests: own container ready, pod not terminating; by name."""
-    found = [spec for pod in pods if (spec := _engine(pod)) is not None]
-    return sorted(found, key=lambda spec: (spec.slot, spec.name))
+    specs = [spec for pod in pods if (spec := _engine(pod)) is not None]
+    return sorted(specs, key=lambda spec: (spec.slot, spec.name))
 
 
 def _engine(pod: Pod) -> EndpointSpec | None:

@@ -35,7 +35,7 @@ class Journal:
         self._access = access
 
     def wants(self, outcome: str, status: int, failures: Collection[Failure]) -> bool:
-        """Tell whether a request deserves a line."""
+        """Return whether a request deserves a line."""
         return self._access or _is_noteworthy(outcome, status, failures)
 
     def write(

@@ -81,7 +81,7 @@ class Metrics:
         )
         self.placed = self._count("placed", "Requests placed on each decode engine.", "endpoint")
         self.retries = self._count("retries", "Attempts given up, by leg and cause.", "leg", "cause")
-        self.whole = self._count("whole", "Requests sent whole to a decode engine, by reason.", "reason")
+        self.unsplit = self._count("whole", "Requests sent whole to a decode engine, by reason.", "reason")
         self.expired = self._count(
             "expired_results", "Prefill results discarded because their lease ran out."
         )

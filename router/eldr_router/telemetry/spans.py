@@ -68,7 +68,7 @@ class Trace:
     Parameters
     ----------
     request : Request
-        Its headers lose what they say of a trace: engines are told by :attr:`headers`.
+        Its headers lose what they say of a trace: engines get it by :attr:`headers`.
     operation : str
         The convention's name of what is asked for.
     now, wall : float

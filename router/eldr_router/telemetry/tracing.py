@@ -93,10 +93,12 @@ def _exporters(names: list[str], environ: Mapping[str, str]) -> Iterator[SpanExp
         if name == "otlp":
             given = ((each, environ[each].strip()) for each in _PROTOCOLS if environ.get(each))
             variable, value = next(given, (_PROTOCOLS[1], "http/protobuf"))
-        found = [*entry_points(group="opentelemetry_traces_exporter", name=_BY_PROTOCOL.get(value, value))]
-        if not found:
+        exporters = [
+            *entry_points(group="opentelemetry_traces_exporter", name=_BY_PROTOCOL.get(value, value))
+        ]
+        if not exporters:
             raise TracingError(
                 f"{variable}: no exporter for {value!r} is installed; "
                 "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, with the collector's port for HTTP (4318)"
             )
-        yield found[0].load()()
+        yield exporters[0].load()()

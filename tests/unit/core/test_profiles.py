@@ -115,8 +115,8 @@ def test_two_routers_know_what_one_would():
         alone.take(f"d{turn % 4}", one)
         routers[turn // 4 % 2].take(f"d{turn % 4}", one)
         if turn % 8 == 7:
-            routers[0].heard("r1", routers[1].table())
-            routers[1].heard("r0", routers[0].table())
+            routers[0].merge("r1", routers[1].table())
+            routers[1].merge("r0", routers[0].table())
     for kind in range(4):
         asked = draw(kind)
         wanted = alone.similarity(asked, names(4))
@@ -127,7 +127,7 @@ def test_two_routers_know_what_one_would():
 def test_a_router_that_just_began_takes_over_what_another_one_knows():
     old, new, draw = Profiles(CELLS), Profiles(CELLS), kinds(4)
     teach(old, draw, 800, 4)
-    new.heard("old", old.table())
+    new.merge("old", old.table())
     asked = draw(2)
     assert new.similarity(asked, names(4)) == pytest.approx(old.similarity(asked, names(4)), abs=0.05)
     assert max(range(4), key=new.similarity(asked, names(4)).__getitem__) == 2
@@ -138,7 +138,7 @@ def test_a_router_without_traffic_holds_nobody_back():
     teach(idle, draw, 400, 2)
     for _ in range(200):
         teach(busy, draw, 2, 2, shift=1)
-        busy.heard("idle", idle.table())
+        busy.merge("idle", idle.table())
     first, second = busy.similarity(draw(0), names(2))
     assert second > first
 
@@ -147,18 +147,18 @@ def test_what_is_heard_twice_counts_once_and_who_began_again_counts_again():
     here, there, draw = Profiles(CELLS), Profiles(CELLS), kinds(2)
     here.take("d0", draw(0))
     there.take("d0", draw(1))
-    here.heard("there", there.table())
+    here.merge("there", there.table())
     asked = draw(1)
     before = here.similarity(asked, ["d0"])
-    here.heard("there", there.table())
+    here.merge("there", there.table())
     assert here.similarity(asked, ["d0"]) == before
     for _ in range(5):
         there.take("d0", draw(1))
-    here.heard("there", there.table())
+    here.merge("there", there.table())
     there.retain([])
     there.take("d0", draw(1))
     before = here.similarity(asked, ["d0"])
-    here.heard("there", there.table())
+    here.merge("there", there.table())
     assert here.similarity(asked, ["d0"]) != before
 
 
@@ -191,9 +191,9 @@ def test_a_toll_belongs_to_one_worker_only():
 def test_a_router_that_left_may_return_under_its_name():
     here, there, draw = Profiles(CELLS), Profiles(CELLS), kinds(1)
     there.take("d0", draw(0))
-    here.heard("there", there.table())
+    here.merge("there", there.table())
     here.forget("there")
-    here.heard("there", there.table())
+    here.merge("there", there.table())
     (score,) = here.similarity(draw(0), ["d0"])
     assert math.isfinite(score)
 

@@ -68,7 +68,7 @@ class Pool(RuleBasedStateMachine):
         self.told = dict.fromkeys(WORKERS, ())
         self.told[worker] = requests
         logs = sum((request.logs for request in requests), np.zeros(SHAPE.cells)).astype(np.float32)
-        self.unions.heard("r1", {worker: (len(requests), logs)} if requests else {})
+        self.unions.merge("r1", {worker: (len(requests), logs)} if requests else {})
 
     @rule()
     def idle_workers_are_forgotten(self):
@@ -151,7 +151,7 @@ def test_a_table_tells_others_all_there_is_to_know():
     stay = here.join("d1", here.request(prompt(2), 40))
     stay.leave()
     assert {worker: row[0] for worker, row in here.table().items()} == {"d0": 2, "d1": 0}
-    there.heard("r1", here.table())
+    there.merge("r1", here.table())
     assert there.outlook(None, ["d0"], [2]).active == pytest.approx(here.outlook(None, ["d0"], [2]).active)
 
 

@@ -25,7 +25,7 @@ def chat(*texts, system=""):
 
 def send(affinity, *texts, system="", loads=None, names=NAMES):
     prompt, stem = chat(*texts, system=system)
-    return affinity.choose(prompt, names, loads or [0] * len(names), stem=stem)
+    return affinity.choose(prompt, names, loads or [0] * len(names), prefix=stem)
 
 
 @given(st.binary(max_size=6000), st.integers(0, 6000), st.binary(max_size=2000))
@@ -120,7 +120,7 @@ def test_load_is_bounded(loads, prompt, stem, session):
     affinity = PrefixAffinity()
     for _ in range(2):
         choice = affinity.choose(
-            prompt, NAMES[: len(loads)], loads, stem=min(stem, len(prompt)), session=session
+            prompt, NAMES[: len(loads)], loads, prefix=min(stem, len(prompt)), session=session
         )
         assert loads[choice.engine] <= BOUND * sum(loads) / len(loads) + SLACK
         assert choice.reason in REASONS
@@ -164,11 +164,11 @@ def test_adapters_share_no_prefix():
     assert not set(chain(prompt, b'"a"')) & set(chain(prompt, b'"b"'))
     affinity = PrefixAffinity()
     homes = {
-        affinity.choose(prompt, NAMES, [0] * len(NAMES), stem=8000, model=b'"adapter-%d"' % n).engine
+        affinity.choose(prompt, NAMES, [0] * len(NAMES), prefix=8000, model=b'"adapter-%d"' % n).engine
         for n in range(40)
     }
     assert homes == set(range(len(NAMES))), "one prompt has as many homes as adapters read it"
-    again = [affinity.choose(prompt, NAMES, [0] * len(NAMES), stem=8000, model=b'"a"') for _ in range(3)]
+    again = [affinity.choose(prompt, NAMES, [0] * len(NAMES), prefix=8000, model=b'"a"') for _ in range(3)]
     assert len({choice.engine for choice in again}) == 1
 
 
@@ -209,9 +209,9 @@ def test_much_that_is_known_elsewhere_draws_a_conversation_away_and_little_does_
 def test_a_session_wins_over_the_prefix():
     affinity = PrefixAffinity()
     prompt, stem = chat("x" * 20000)
-    known = affinity.choose(prompt, NAMES, IDLE, stem=stem).engine
+    known = affinity.choose(prompt, NAMES, IDLE, prefix=stem).engine
     sessions = [
-        affinity.choose(prompt, NAMES, IDLE, stem=stem, session=b"s%d" % n).engine for n in range(100)
+        affinity.choose(prompt, NAMES, IDLE, prefix=stem, session=b"s%d" % n).engine for n in range(100)
     ]
     assert len(set(sessions)) == 8, known
     other = PrefixAffinity()

@@ -160,7 +160,7 @@ class Pool:
                 for endpoint in router.registry.endpoints(ROLE_DECODE):
                     cache = endpoint.cache and endpoint.cache._replace(used=rng.random())
                     held = router.registry.held(endpoint)
-                    router.registry.contexts.heard(endpoint.name, None, cache, held, self.loop.now)
+                    router.registry.contexts.observe(endpoint.name, None, cache, held, self.loop.now)
         self.loop.turn()
 
 

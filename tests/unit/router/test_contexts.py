@@ -12,7 +12,7 @@ from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import Learned
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.api.answers import prompt_tokens
-from eldr_router.engines.contexts import TELLS_SECONDS, Answers, Cache, Context, Contexts
+from eldr_router.engines.contexts import REPORT_SECONDS, Answers, Cache, Context, Contexts
 from eldr_router.engines.endpoint import Lease
 from eldr_router.engines.exposition import (
     Sums,
@@ -86,18 +86,18 @@ def test_a_request_counts_with_an_answer_of_the_usual_length_and_its_own_limit_a
     assert contexts.of(1000, None, 1) == Context(1000, 1256)
     assert contexts.of(1000, 16, 2) == Context(1000, 1032)
     for tokens in range(0, 40_000, 1000):  # ten answers of a hundred tokens, again and again
-        contexts.heard("d0", Answers(tokens, tokens // 100), None, 0, 0.0)
+        contexts.observe("d0", Answers(tokens, tokens // 100), None, 0, 0.0)
     assert contexts.of(1000, None, 1).size == pytest.approx(1100, abs=5)
     assert contexts.of(1000, 16, 1).size == 1016
-    contexts.heard("d0", Answers(0, 0), None, 0, 0.0)  # it has started anew
-    contexts.heard("d0", Answers(1000, 10), None, 0, 0.0)
+    contexts.observe("d0", Answers(0, 0), None, 0, 0.0)  # it has started anew
+    contexts.observe("d0", Answers(1000, 10), None, 0, 0.0)
     assert contexts.usual == pytest.approx(100, abs=5)
 
 
 def test_an_engine_that_tells_nonsense_of_its_answers_is_not_learned_from():
     contexts = Contexts()
-    contexts.heard("d0", Answers(0, 0), None, 0, 0.0)
-    contexts.heard("d0", Answers(1e15, 10), None, 0, 0.0)
+    contexts.observe("d0", Answers(0, 0), None, 0, 0.0)
+    contexts.observe("d0", Answers(1e15, 10), None, 0, 0.0)
     assert contexts.usual == 256
     text = b"vllm:generation_tokens_total %b\nvllm:request_success_total 5\n"
     assert read_answers(text % b"1e308") is None
@@ -181,7 +181,7 @@ def test_few_requests_may_hold_more_than_the_mean_at_a_time():
     contexts = Contexts()
     contexts.placed(Context(100, 1000))
     for _ in range(50):
-        contexts.heard("d0", None, Cache(10_000, 10_000, used=0.6), 10_000, 0.0)
+        contexts.observe("d0", None, Cache(10_000, 10_000, used=0.6), 10_000, 0.0)
     assert contexts.factor == pytest.approx(0.62, abs=0.01)
     assert room(contexts, 500, 12_500, load=200) == [0], "many hold the mean"
     with pytest.raises(RouterError, match="about 500 tokens"):
@@ -198,7 +198,7 @@ def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one
         contexts = Contexts()
         contexts.placed(Context(800, 1000))
         for now in (0.0, 10.0):
-            contexts.heard("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
+            contexts.observe("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
         return contexts
 
     contexts = busy()
@@ -210,7 +210,7 @@ def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one
         room(contexts, 3000, 7000)
     assert room(Contexts(), 0, 9000) == [0]
     with pytest.raises(RouterError, match="about 1000 tokens"):
-        room(busy(), 1000, 9400, now=10.0 + TELLS_SECONDS + 1)
+        room(busy(), 1000, 9400, now=10.0 + REPORT_SECONDS + 1)
     contexts = busy()
     contexts.retain([])
     with pytest.raises(RouterError, match="about 1000 tokens"):
@@ -220,16 +220,16 @@ def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one
 def test_what_engines_hold_corrects_what_is_expected():
     contexts = Contexts()
     shared = Cache(10_000, 10_000, used=0.5)
-    contexts.heard("d0", None, SMALL, 9000, 0.0)
+    contexts.observe("d0", None, SMALL, 9000, 0.0)
     assert contexts.factor == 1.0, "it does not tell what is in use"
-    contexts.heard("d0", None, Cache(10_000, 10_000, used=0.0), 5000, 0.0)
+    contexts.observe("d0", None, Cache(10_000, 10_000, used=0.0), 5000, 0.0)
     assert contexts.factor == 0.5, "what was not pulled yet says little"
     for _ in range(50):  # fifty requests that share nearly all of a prompt of 4000 tokens
-        contexts.heard("d0", None, shared, 200_000, 0.0)
+        contexts.observe("d0", None, shared, 200_000, 0.0)
     assert contexts.factor == pytest.approx(0.027, abs=0.001)
     assert room(contexts, 4000, 200_000) == [0], "a wrong expectation keeps nobody out"
     for _ in range(50):
-        contexts.heard("d0", None, Cache(10_000, 10_000, used=1.0), 1000, 0.0)
+        contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0), 1000, 0.0)
     assert contexts.factor == 2.0, "there is an end to what others may hold"
     assert room(contexts, 4000, 0) == [0]
 
@@ -285,7 +285,7 @@ def test_a_long_context_is_load_once_it_is_known_what_it_costs(registry, per_tok
     step_times = placer.locality.step_times
     pool = StepTime(0.01, 1e-4, 1e-4, 64, per_token)
     for steps in (0, 100):
-        step_times.heard("d0", Sums(*(steps * each for each in (1, 0.02, 20, 10, 10, 30_000))), 0.0)
+        step_times.observe("d0", Sums(*(steps * each for each in (1, 0.02, 20, 10, 10, 30_000))), 0.0)
     step_times.take(Learned({}, pool, 1e-6, 0.01, 10, 3000), 64)
     assert step_times.token_cost == pytest.approx(per_token / 3e-4)
     chosen = [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in (8000, 100, 100, 100)]

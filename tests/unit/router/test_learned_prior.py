@@ -13,7 +13,7 @@ from eldr.wire import ExpertCounts
 from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
 from eldr_router.placement.exchange import read_answer, write_answer
-from eldr_router.placement.peer_unions import Tables
+from eldr_router.placement.peer_unions import PeerUnions
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE, Signature
 from eldr_router.placement.table import Intent, make_table
@@ -220,11 +220,11 @@ def test_a_router_that_begins_learns_from_another_one():
     old.send_kinds(rng, 400, 4)
     wanted = {kind: favourite(counter)[0] for kind, counter in old.send_kinds(rng, 200, 4).items()}
     new = Router("d0", "d1", "d2", "d3", seed=1)
-    tables = Tables(new.locality)
+    tables = PeerUnions(new.locality)
     new.send(request(rng, 0))
     tables.question(THERE)  # from now on the tables are of the unions that have just begun
     assert tables.question(THERE) == ("", 0)
-    tables.heard(THERE, told(old, 0), 0.25)
+    tables.receive(THERE, told(old, 0), 0.25)
     found = {kind: favourite(counter)[0] for kind, counter in new.send_kinds(rng, 200, 4).items()}
     assert found == wanted
 

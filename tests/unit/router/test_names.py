@@ -7,27 +7,27 @@ def test_names_that_are_answered_by_another_one_are_that_one():
     names = Names()
     assert [names.of(each) for each in ("", "m", "alias", "adapter")] == ["", "m", "alias", "adapter"]
     for asked, answered in (("", "m"), ("m", "m"), ("alias", "m"), ("adapter", "adapter")):
-        names.heard(asked, answered)
+        names.observe(asked, answered)
     assert [names.of(each) for each in ("", "m", "alias", "adapter")] == ["m", "m", "m", "adapter"]
 
 
 def test_a_name_that_means_something_else_now_is_learned_again():
     names = Names()
-    names.heard("b", "a")
-    names.heard("b", "b")
+    names.observe("b", "a")
+    names.observe("b", "b")
     assert names.of("b") == "b"
 
 
 def test_what_is_no_name_says_nothing():
     names = Names()
     for answered in (None, "", 7, ["m"], "x" * 257):
-        names.heard("b", answered)
+        names.observe("b", answered)
         assert names.of("b") == "b"
 
 
 def test_names_are_bounded():
     names = Names(most=3)
     for n in range(10):
-        names.heard(f"alias-{n}", "m")
+        names.observe(f"alias-{n}", "m")
     assert sum(names.of(f"alias-{n}") == "m" for n in range(10)) <= 3
     assert names.of("alias-9") == "m", "the latest is known"

@@ -41,7 +41,7 @@ class Driver:
         if not self.possible(event):
             return False
         was = self.state
-        if isinstance(event, steps.Nobody):
+        if isinstance(event, steps.NoEndpoint):
             self.leg = None  # it was not begun
         if isinstance(event, steps.Declined) and not self.over and self.leg.kv:
             self.pulled.discard(self.result)  # nothing was read
@@ -55,15 +55,15 @@ class Driver:
             assert (self.state, actions) == (was, ()), "nothing happens after the end"
         for at, action in enumerate(actions):
             self.do(action, event, last=at == len(actions) - 1, at=getattr(event, "at", EARLY))
-        if isinstance(event, steps.Heard):
+        if isinstance(event, steps.PullConfirmed):
             self.heard = True
-        if isinstance(event, steps.Heard | steps.Ready) and event.at <= self.expires:
+        if isinstance(event, steps.PullConfirmed | steps.Ready) and event.at <= self.expires:
             self.expires = math.inf
         if self.state.phase is Phase.OVER and not self.over:
             self.over = True
             assert self.leg is None, "every leg is left: counts are back at zero"
             assert len([a for a in self.answers if not isinstance(a, steps.Begin)]) <= 1
-            gone = isinstance(event, steps.Gone)
+            gone = isinstance(event, steps.ClientDisconnected)
             assert gone or not isinstance(self.answers[-1], steps.Begin), (
                 "every response that began has an end"
             )
@@ -71,13 +71,13 @@ class Driver:
 
     def possible(self, event) -> bool:
         kind = type(event)
-        if kind in (steps.Start, steps.Gone):
-            return kind is steps.Gone or self.state.phase is Phase.NEW
+        if kind in (steps.Start, steps.ClientDisconnected):
+            return kind is steps.ClientDisconnected or self.state.phase is Phase.NEW
         if self.over:
             return True
         leg = type(self.leg)
         match kind:
-            case steps.Nobody:
+            case steps.NoEndpoint:
                 return self.leg is not None and not self.sent
             case steps.Again:
                 return self.waits
@@ -87,7 +87,7 @@ class Driver:
                 return leg is steps.Prefill
             case steps.Connected | steps.Refused | steps.Exhausted:
                 return self.leg is not None and not self.sent
-            case steps.Heard | steps.Ready:
+            case steps.PullConfirmed | steps.Ready:
                 return leg is steps.Decode and self.sent and not self.begun
             case steps.Ended:
                 return self.begun
@@ -166,10 +166,10 @@ class Driver:
 def events(legs=("p0", "d0", "d1")):
     prefill = legs[0]
     yield steps.Start()
-    yield steps.Gone()
+    yield steps.ClientDisconnected()
     yield steps.Ended()
-    yield steps.Nobody(503, "none", "none")
-    yield steps.Nobody(429, "full", "overloaded", may_wait=True)
+    yield steps.NoEndpoint(503, "none", "none")
+    yield steps.NoEndpoint(429, "full", "overloaded", may_wait=True)
     yield steps.Prefilled(prefill, kv=True, expires=EXPIRES)
     yield steps.Prefilled(prefill, kv=False, expires=math.inf)
     yield steps.Tick("d0", LATE)
@@ -189,7 +189,7 @@ def events(legs=("p0", "d0", "d1")):
     for at in (EARLY, LATE):
         yield steps.Connected("d0", at)
         yield steps.Ready("d0", at, guards=True)
-        yield steps.Heard("d0", at)
+        yield steps.PullConfirmed("d0", at)
         yield steps.Ready("d0", at)
 
 
@@ -233,7 +233,7 @@ def test_every_long_sequence_of_events(state, attempts, sequence):
     driver.take(steps.Start())
     for event in sequence:
         driver.take(event)
-    driver.take(steps.Gone())
+    driver.take(steps.ClientDisconnected())
     assert driver.over
     assert driver.leg is None
 
@@ -252,16 +252,16 @@ def test_the_good_case():
     sequence = (
         prefilled,
         steps.Connected("d0", 1),
-        steps.Heard("d0", 2),
+        steps.PullConfirmed("d0", 2),
         steps.Ready("d0", 99),
         steps.Ended(),
     )
     state, done = play(*sequence)
     assert state.phase is Phase.OVER
     assert [type(action).__name__ for action in done] == [
-        *("Prefill", "Leave", "Praise", "Decode", "Send", "Praise", "Begin", "Leave", "End")
+        *("Prefill", "Leave", "RecordSuccess", "Decode", "Send", "RecordSuccess", "Begin", "Leave", "End")
     ]
-    assert done[5] == steps.Praise("d0", "p0")
+    assert done[5] == steps.RecordSuccess("d0", "p0")
 
 
 PREFILLED = steps.Prefilled("p0", kv=True, expires=EXPIRES)
@@ -274,7 +274,9 @@ def test_only_a_refused_connection_lets_a_result_go_to_another_engine():
     assert done[-1] == steps.Prefill(frozenset(), frozenset({"d0"}))
 
 
-@pytest.mark.parametrize("late", [steps.Heard("d0", LATE), steps.Ready("d0", LATE), steps.Tick("d0", LATE)])
+@pytest.mark.parametrize(
+    "late", [steps.PullConfirmed("d0", LATE), steps.Ready("d0", LATE), steps.Tick("d0", LATE)]
+)
 def test_whatever_comes_after_the_lease_is_prefilled_again(late):
     _, done = play(PREFILLED, steps.Connected("d0", 1), late)
     assert isinstance(done[-1], steps.Prefill)
@@ -282,7 +284,7 @@ def test_whatever_comes_after_the_lease_is_prefilled_again(late):
 
 
 def test_a_whole_answer_outlasts_its_lease_where_the_engine_keeps_the_deadline():
-    begun, kinds = (PREFILLED, steps.Connected("d0", 1)), (steps.Tick, steps.Heard, steps.Ready)
+    begun, kinds = (PREFILLED, steps.Connected("d0", 1)), (steps.Tick, steps.PullConfirmed, steps.Ready)
     _, done = play(*begun, *(late("d0", LATE, guards=True) for late in kinds), state=State(streams=False))
     assert isinstance(done[-1], steps.Begin)
     for late in kinds:
@@ -298,11 +300,11 @@ def test_a_late_pull_that_an_engine_refused_is_nobodys_fault():
     failed = steps.Broken("d0", "status", "x", at=LATE)
     _, done = play(PREFILLED, steps.Connected("d0", 1), failed, state=State(streams=False))
     assert done[-1] == steps.Decode(kv=False, refused=frozenset(), broken=frozenset({"d0"}))
-    assert not {steps.Blame, steps.Free} & {type(action) for action in done}
+    assert not {steps.RecordFailure, steps.Free} & {type(action) for action in done}
 
 
 def blamed(done):
-    return [action for action in done if isinstance(action, steps.Blame)]
+    return [action for action in done if isinstance(action, steps.RecordFailure)]
 
 
 def test_the_first_engine_is_blamed_once_another_one_did_it():
@@ -310,7 +312,7 @@ def test_the_first_engine_is_blamed_once_another_one_did_it():
     _, done = play(*failed)
     assert blamed(done) == []
     _, done = play(*failed, PREFILLED, steps.Connected("d1", 1), steps.Ready("d1", 2))
-    assert blamed(done) == [steps.Blame("d0", "p0")]
+    assert blamed(done) == [steps.RecordFailure("d0", "p0")]
 
 
 def test_a_request_that_fails_on_several_engines_is_mostly_to_blame_itself():
@@ -338,11 +340,15 @@ def test_engines_in_doubt_cost_no_attempt(leg):
 
 
 def test_a_result_that_nobody_was_sent_is_freed():
-    full = steps.Nobody(429, "full", "overloaded", may_wait=True)
-    for end in ((steps.Gone(),), (steps.Nobody(429, "no KV", "overloaded"),), (full, steps.Gone())):
+    full = steps.NoEndpoint(429, "full", "overloaded", may_wait=True)
+    for end in (
+        (steps.ClientDisconnected(),),
+        (steps.NoEndpoint(429, "no KV", "overloaded"),),
+        (full, steps.ClientDisconnected()),
+    ):
         _, done = play(PREFILLED, *end)
         assert isinstance(done[-1], steps.Free)
-    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Gone())
+    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.ClientDisconnected())
     assert not any(isinstance(action, steps.Free) for action in done)
 
 
@@ -352,12 +358,12 @@ REFUSALS = [steps.Answered("d0"), *(steps.Broken("d0", cause, "x") for cause in 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda event: getattr(event, "cause", "4xx"))
 def test_a_result_that_an_engine_refused_is_freed_once(refusal):
     """vLLM frees it only if the body is one that it could read: else two chats pinned two thirds of a prefill engine's cache."""
-    _, done = play(PREFILLED, steps.Connected("d0", 1), refusal, steps.Gone())
+    _, done = play(PREFILLED, steps.Connected("d0", 1), refusal, steps.ClientDisconnected())
     assert done.count(steps.Free()) == 1
     assert not isinstance(done[-1], steps.Free) or isinstance(refusal, steps.Answered), (
         "before the next prefill"
     )
-    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Heard("d0", 2), refusal)
+    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.PullConfirmed("d0", 2), refusal)
     assert steps.Free() not in done, "what was pulled is free already"
 
 
@@ -371,5 +377,5 @@ def test_an_engines_429_is_passed_on_only_when_nobody_else_is_free():
     busy = steps.Broken("p0", "busy", "it answered 429")
     _, done = play(busy)
     assert isinstance(done[-1], steps.Prefill)
-    _, done = play(busy, steps.Nobody(503, "none", "none"))
+    _, done = play(busy, steps.NoEndpoint(503, "none", "none"))
     assert isinstance(done[-1], steps.PassOn)

@@ -81,14 +81,14 @@ def test_drafts_are_no_harm_and_what_they_cost_is_told():
 
     for turn in range(8):
         told = steps(100 * turn, random(3))
-        made.heard("d0", told._replace(fed=3 * told.requests), 0.0)
+        made.observe("d0", told._replace(fed=3 * told.requests), 0.0)
     latest = update(made)
     assert abs(latest.share) < 0.01
     assert latest.drafts == pytest.approx(random(3) / random(1) - 1, rel=0.05)
     assert latest.drafts > 0.2
     made.follow("another", 2)
     for turn in range(8):
-        made.heard("d0", steps(100 * turn, random(1)), 0.0)
+        made.observe("d0", steps(100 * turn, random(1)), 0.0)
     assert update(made).drafts == 0.0
 
 
@@ -110,8 +110,8 @@ def update(made, now=0.0):
 def test_what_two_kinds_apart_save():
     made = savings()
     for turn in range(8):
-        made.heard("d0", steps(100 * turn, 2.0), 0.0)
-        made.heard("d1", steps(50 * turn, 2.0), 0.0)
+        made.observe("d0", steps(100 * turn, 2.0), 0.0)
+        made.observe("d1", steps(50 * turn, 2.0), 0.0)
     # half of all tokens use each pair: random batches of four use all but (1/2)^4 of both
     expected = 2 * 2 * (1 - 0.5**4)
     latest = update(made)
@@ -122,22 +122,22 @@ def test_what_two_kinds_apart_save():
 def test_an_engine_that_begins_anew_and_one_that_is_gone_count_no_steps_twice():
     made = savings()
     for total in (0, 100, 200, 30, 90, 150, 210, 300, 360):
-        made.heard("d0", steps(total, 2.0), 0.0)
+        made.observe("d0", steps(total, 2.0), 0.0)
     assert update(made).steps == 200 + 330
     made.retain(["d1"])
-    made.heard("d0", steps(9999, 2.0), 0.0)
+    made.observe("d0", steps(9999, 2.0), 0.0)
     assert update(made).steps == 200 + 330
 
 
 def test_old_windows_and_requests_are_forgotten_and_too_little_is_not_told():
     made = savings()
     for turn in range(8):
-        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+        made.observe("d0", steps(100 * turn, 2.0), 0.0)
     assert update(made, 300.0) is not None
     assert update(made, 301.0) is None
     few = savings(requests=63)
     for turn in range(8):
-        few.heard("d0", steps(100 * turn, 2.0), 0.0)
+        few.observe("d0", steps(100 * turn, 2.0), 0.0)
     assert update(few) is None
 
 
@@ -145,7 +145,7 @@ def test_what_another_placement_saved_is_not_told_of_this_one():
     made = savings()
     made.follow("JSQ", 1)
     for turn in range(8):
-        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+        made.observe("d0", steps(100 * turn, 2.0), 0.0)
     assert update(made) is not None
     made.follow("JSQ", 1)
     assert made.latest is not None
@@ -153,7 +153,7 @@ def test_what_another_placement_saved_is_not_told_of_this_one():
     assert made.latest is None
     assert update(made) is None
     for turn in range(8, 16):
-        made.heard("d0", steps(100 * turn, 1.0), 0.0)
+        made.observe("d0", steps(100 * turn, 1.0), 0.0)
     assert update(made).steps == 700, "from the first look after the change"
 
 
@@ -163,7 +163,7 @@ def test_where_few_requests_finish_older_ones_tell_of_the_mix():
         made.finished(counts(100, [0, 1] if number < 6 else [2, 3]), 10.0 * number)
     now = 3590.0
     for turn in range(8):
-        made.heard("d0", steps(100 * turn, 2.0), now)
+        made.observe("d0", steps(100 * turn, 2.0), now)
     # of the newest 64, all of the second kind
     assert update(made, now).share == pytest.approx(0.0)
     assert update(made, 3660.0).share == pytest.approx(0.0)
@@ -173,7 +173,7 @@ def test_where_few_requests_finish_older_ones_tell_of_the_mix():
 def test_another_model_begins_anew():
     made = savings()
     for turn in range(8):
-        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+        made.observe("d0", steps(100 * turn, 2.0), 0.0)
     made.finished(counts(1000, [0, 1], shape=(4, 8)), 1.0)
     assert update(made, 1.0) is None
 

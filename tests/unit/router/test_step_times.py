@@ -114,7 +114,7 @@ class Engine:
                 for a, b in zip(self.sums, (1, seconds, active, batch, batch, context, 0), strict=True)
             )
         )
-        self.step_times.heard(self.name, self.sums, 10.0 * at)
+        self.step_times.observe(self.name, self.sums, 10.0 * at)
 
     def restarts(self, step_time):
         self.step_time, self.sums = step_time, Sums()
@@ -236,7 +236,7 @@ def test_engines_that_are_gone_are_forgotten():
 def test_engines_that_count_no_experts_tell_nothing_of_what_they_cost():
     step_times = StepTimes()
     for at in range(20):
-        step_times.heard("d0", Sums(100.0 * at, 2.0 * at, 0.0, 1000.0 * at), 10.0 * at)
+        step_times.observe("d0", Sums(100.0 * at, 2.0 * at, 0.0, 1000.0 * at), 10.0 * at)
     learn_now(step_times, 128)
     assert step_times.learned is not None
     assert step_times.expert_share() is None
@@ -247,7 +247,7 @@ def test_engines_that_count_no_experts_tell_nothing_of_what_they_cost():
 def test_any_telemetry_is_survived(totals):
     step_times = StepTimes()
     for total in totals:
-        step_times.heard("d0", Sums(*total), 0.0)
+        step_times.observe("d0", Sums(*total), 0.0)
     learn_now(step_times, 64)
     assert step_times.of(["d0"], 64)[0].seconds(4, 10) >= 0
     assert step_times.of(["new"], 128)[0] == default_step_time(128)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from eldr.core.union import Shape, Unions
 from eldr.wire import ExpertCounts
-from eldr_router.placement.exchange import Told, question, read_answer, read_question, write_answer
+from eldr_router.placement.exchange import UnionReport, question, read_answer, read_question, write_answer
 from eldr_router.placement.locality import Locality
-from eldr_router.placement.peer_unions import Tables
+from eldr_router.placement.peer_unions import PeerUnions
 from eldr_router.placement.signature import Signature
 
 SHAPE = Shape(2, 4, 2, (0, 1))
@@ -40,11 +40,11 @@ def test_a_table_survives_the_wire():
     unions = Unions(SHAPE)
     for kind, n in ((KIND_A, 1), (KIND_B, 3)):
         unions.join("d0", unions.request(kind, 500), n)
-    told = tell(unions)
-    sequences, logs = told.rows["d0"]
-    assert (told.of, told.version, told.shape, sequences) == ("r.1", 2, SHAPE, 4)
+    report = tell(unions)
+    sequences, logs = report.rows["d0"]
+    assert (report.source, report.version, report.shape, sequences) == ("r.1", 2, SHAPE, 4)
     assert np.exp(logs) == pytest.approx(np.exp(unions.table()["d0"][1]), abs=2e-3)
-    assert tell(None) == Told("r.1", 0, None, {})
+    assert tell(None) == UnionReport("r.1", 0, None, {})
 
 
 def packed(*values):
@@ -91,7 +91,7 @@ def locality():
 def exchange(tables, there, now, of="r.1"):
     """Ask, and take the answer."""
     asked = tables.question(THERE)
-    tables.heard(THERE, tell(there, since=asked[1] if asked[0] == of else 0, of=of), now)
+    tables.receive(THERE, tell(there, since=asked[1] if asked[0] == of else 0, of=of), now)
 
 
 def active(locality, totals=(0,)):
@@ -99,16 +99,16 @@ def active(locality, totals=(0,)):
 
 
 def test_what_is_told_counts_until_it_is_stale(locality):
-    tables, there = Tables(locality), Unions(SHAPE)
+    tables, there = PeerUnions(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     assert tables.question(THERE) == ("", 0)
-    tables.heard(THERE, tell(there), 0.0)
+    tables.receive(THERE, tell(there), 0.0)
     assert tables.question(THERE) == ("r.1", 1)
     known = active(locality, [1])
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 1.0)
     assert active(locality, [2]) < known + 0.5, "the same experts again"
-    assert active(locality, [3]) > known + 0.5, "one more that nobody told of counts as the mean"
+    assert active(locality, [3]) > known + 0.5, "one more that nobody report of counts as the mean"
     tables.expire(2.9)
     assert tables.known == 1
     tables.expire(3.1)
@@ -117,7 +117,7 @@ def test_what_is_told_counts_until_it_is_stale(locality):
 
 
 def test_rows_that_are_over_go(locality):
-    tables, there = Tables(locality), Unions(SHAPE)
+    tables, there = PeerUnions(locality), Unions(SHAPE)
     stay = there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 0.0)
     stay.leave()
@@ -126,7 +126,7 @@ def test_rows_that_are_over_go(locality):
 
 
 def test_a_row_that_was_forgotten_before_it_was_told_goes_too(locality):
-    tables, there = Tables(locality), Locality()
+    tables, there = PeerUnions(locality), Locality()
     there.unions = Unions(SHAPE)
     stay = there.unions.join("d0", there.unions.request(KIND_A, 500))
     exchange(tables, there.unions, 0.0, of=there.edition)
@@ -137,21 +137,21 @@ def test_a_row_that_was_forgotten_before_it_was_told_goes_too(locality):
 
 
 def test_changes_of_what_was_forgotten_meanwhile_are_not_the_whole(locality):
-    tables, there = Tables(locality), Unions(SHAPE)
+    tables, there = PeerUnions(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 0.0)
     of, since = tables.question(THERE)
     there.join("d1", there.request(KIND_A, 500))
     answer = tell(there, since=since, of=of)
     tables.expire(2.1)
-    tables.heard(THERE, answer, 2.2)
+    tables.receive(THERE, answer, 2.2)
     assert tables.known == 0
     exchange(tables, there, 3.0)
     assert active(locality) > 1.5
 
 
 def test_a_router_that_began_anew_tells_everything_again(locality):
-    tables, there = Tables(locality), Locality()
+    tables, there = PeerUnions(locality), Locality()
     there.follow(None, wanted=True)
     for now in (0.0, 1.0):
         there.unions = None
@@ -163,34 +163,34 @@ def test_a_router_that_began_anew_tells_everything_again(locality):
 
 
 def test_only_tables_of_the_same_shape_count(locality):
-    tables, there = Tables(locality), Unions(SHAPE)
+    tables, there = PeerUnions(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 0.0)
     tables.question(THERE)
-    tables.heard(THERE, Told("r.1", 9, SHAPE._replace(layers=(1,)), {}), 1.0)
+    tables.receive(THERE, UnionReport("r.1", 9, SHAPE._replace(layers=(1,)), {}), 1.0)
     assert (tables.known, active(locality)) == (0, 0.0)
-    tables.heard(THERE, Told("r.1", 9, None, {}), 1.2)
+    tables.receive(THERE, UnionReport("r.1", 9, None, {}), 1.2)
     assert tables.known == 0
 
 
 def test_own_beginning_asks_for_everything(locality):
-    tables, there = Tables(locality), Unions(SHAPE)
+    tables, there = PeerUnions(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 0.0)
     locality.unions = Unions(SHAPE)
-    tables.heard(THERE, tell(there, since=1), 0.1)
+    tables.receive(THERE, tell(there, since=1), 0.1)
     assert tables.question(THERE) == ("", 0)
-    tables.heard(THERE, tell(there), 1.0)
+    tables.receive(THERE, tell(there), 1.0)
     assert active(locality) > 1.5
     locality.follow(None, wanted=False)
     assert tables.question(THERE) == ("", 0)
-    tables.heard(THERE, tell(there), 9.0)
+    tables.receive(THERE, tell(there), 9.0)
     tables.expire(99.0)
     assert tables.known == 0
 
 
 def test_who_goes_is_forgotten(locality):
-    tables, there = Tables(locality), Unions(SHAPE)
+    tables, there = PeerUnions(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
     exchange(tables, there, 2.0)
     tables.retain({HERE})
@@ -203,15 +203,15 @@ def test_who_goes_is_forgotten(locality):
 def test_partial_tables_add_up(events):
     locality = Locality()
     locality.unions = Unions(SHAPE)
-    tables, there, stays, now = Tables(locality), Unions(SHAPE), [], 0.0
-    for kind, worker, heard in events:
+    tables, there, stays, now = PeerUnions(locality), Unions(SHAPE), [], 0.0
+    for kind, worker, receive in events:
         if stays and worker == 2:
             stays.pop(0).leave()
         else:
             request = there.request(KIND_A if kind == "a" else KIND_B, 500)
             stays.append(there.join(f"d{worker}", request))
         now += 0.25
-        if heard:
+        if receive:
             exchange(tables, there, now)
         else:
             tables.question(THERE)

@@ -115,7 +115,7 @@ class KvRouter(Router):
 
     def hear(self, engine: int, cache: Cache, answers: Answers, now: float) -> None:
         """Take what an engine says."""
-        self.contexts.heard(f"d{engine}", answers, cache, self.expected[engine], now)
+        self.contexts.observe(f"d{engine}", answers, cache, self.expected[engine], now)
 
     def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
         slots, workers, step_times = super()._pool(now)

@@ -94,10 +94,10 @@ class Router(routing.Router):
         self._told = [sum(column) for column in zip(*(other.in_flight for other in others), strict=True)]
         if self._unions is not None:
             for other in others:
-                self._unions.heard(other.name, other.table())
+                self._unions.merge(other.name, other.table())
         if self._profiles is not None:
             for other in others:
-                self._profiles.heard(other.name, other.learned())
+                self._profiles.merge(other.name, other.learned())
 
     def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
         slots, workers, step_times = super()._pool(now)

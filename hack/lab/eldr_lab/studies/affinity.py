@@ -64,7 +64,7 @@ def present_rule(world: World, number: int) -> Rule:  # noqa: ARG001
     names = _names(world)
     routers = [PrefixAffinity() for _ in range(world.routers)]
     return lambda view: (
-        routers[view.turn.router].choose(view.turn.prompt, names, view.known, stem=view.turn.stem).engine
+        routers[view.turn.router].choose(view.turn.prompt, names, view.known, prefix=view.turn.stem).engine
     )
 
 
@@ -183,7 +183,11 @@ def _speed() -> str:
         prompt = random.Random(0).randbytes(size)
         router = PrefixAffinity()
         chained = timeit.repeat(lambda: chain(prompt), number=100, repeat=9)  # noqa: B023
-        chosen = timeit.repeat(lambda: router.choose(prompt, names, [0] * 8, stem=1500), number=100, repeat=9)  # noqa: B023
+        chosen = timeit.repeat(
+            lambda: router.choose(prompt, names, [0] * 8, prefix=1500),  # noqa: B023
+            number=100,
+            repeat=9,
+        )
         figures = [statistics.median(times) * 1e4 for times in (chained, chosen)]
         rows.append(f"| {size >> 10} KB | {len(chain(prompt))} | {figures[0]:.0f} us | {figures[1]:.0f} us |")
     return "\n".join(rows)
