@@ -40,6 +40,7 @@ from eldr_router.telemetry import tracing
 from eldr_router.telemetry.joiner import Joiner
 from eldr_router.telemetry.journal import Journal
 from eldr_router.telemetry.metrics import Metrics
+from eldr_router.telemetry.request import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +89,8 @@ class App:
             registry,
             pool,
             placer,
-            metrics,
-            joiner,
-            journal,
+            Telemetry(router, metrics, joiner, journal, tracing.start(os.environ), time.monotonic, time.time),
             probes,
-            router,
-            tracing.start(os.environ),
         )
         self._loads = Loads(registry, pool, time.monotonic)
         self._steps = Steps(registry, pool, locality)
@@ -137,13 +134,13 @@ class App:
             await self._listen(self.clients, settings.host, settings.port),
             await self._listen(self.admins, settings.admin, settings.admin_port),
         ]
-        if self.services.tracing is not None:
-            self.services.tracing.address = self.addresses[0]
+        if (traces := self.services.telemetry.tracing) is not None:
+            traces.address = self.addresses[0]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
         services = self.services
         peers = Peers(
-            router=services.router,
+            router=services.telemetry.router,
             registry=services.registry,
             pool=services.pool,
             locality=services.placer.locality,
@@ -153,7 +150,7 @@ class App:
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),
-            ("joiner", self.services.joiner.run),
+            ("joiner", self.services.telemetry.joiner.run),
             ("loads", self._loads.run),
             ("peers", peers.run),
             ("probes", self.services.probes.run),
@@ -235,9 +232,9 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await _until(lambda: not any(s.connections or s.handshakes for s in (self.clients, self.admins)))
         await self.services.stop()
-        await self.services.joiner.close()
-        if self.services.tracing is not None:
-            await self.services.tracing.close()
+        await self.services.telemetry.joiner.close()
+        if (traces := self.services.telemetry.tracing) is not None:
+            await traces.close()
         self.services.pool.close()
         await _until(lambda: not len(self.services.pool))
         if hasattr(self, "_api"):

@@ -72,7 +72,7 @@ def counter(app: App, name: str, **labels: str) -> float:
     """Sum of a counter's series with these labels."""
     want = {f'{key}="{value}"' for key, value in labels.items()}
     total = 0.0
-    for series, value in app.services.metrics.totals().items():
+    for series, value in app.services.telemetry.metrics.totals().items():
         base, _, rest = series.partition("{")
         if base == f"eldr_router_{name}_total" and want <= set(rest.rstrip("}").split(",")):
             total += value

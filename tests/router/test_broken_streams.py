@@ -50,7 +50,7 @@ async def test_a_broken_stream_has_a_place_in_every_histogram(start):
         router["d0"].release.set()
         await router.post(stream=True)
         assert router.counter("requests", outcome="broken_stream") == 1
-        text = router.app.services.metrics.exposition().decode()
+        text = router.app.services.telemetry.metrics.exposition().decode()
         for what in ("prefill", "first_byte", "request"):
             assert f"eldr_router_{what}_seconds_count 2.0" in text
 

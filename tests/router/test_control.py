@@ -291,7 +291,7 @@ async def test_series_of_engines_that_went_are_removed(start):
             await router.post()
         gone = router.engines.pop("d1")
         await router.configure()
-        text = router.app.services.metrics.exposition().decode()
+        text = router.app.services.telemetry.metrics.exposition().decode()
         assert 'placed_total{endpoint="d0"}' in text
         assert '"d1"' not in text
         router.engines["d1"] = gone

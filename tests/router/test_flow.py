@@ -60,7 +60,7 @@ async def test_two_legs_follow_the_protocol(start):
             "logprobs": 2,
             "temperature": 0.5,
         }
-        base = f"eldr-{router.app.services.router}-1"
+        base = f"eldr-{router.app.services.telemetry.router}-1"
         assert [first.id, second.id] == [f"{base}-1", f"{base}-2"]
         assert contract.base_id(second.id) == base
         for seen, name in ((first, "p0"), (second, "d0")):
@@ -75,7 +75,7 @@ async def test_chat_gets_both_token_limits_and_ids_are_ours_without_the_clients(
         got = await router.post(
             "/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], max_completion_tokens=9
         )
-        assert got.headers["x-request-id"] == f"eldr-{router.app.services.router}-1"
+        assert got.headers["x-request-id"] == f"eldr-{router.app.services.telemetry.router}-1"
         body = router["p0"].requests[0].body
         assert (body["max_tokens"], body["max_completion_tokens"]) == (1, 1)
         assert router["d0"].requests[0].body["max_completion_tokens"] == 9
@@ -318,7 +318,7 @@ async def test_responses_keep_the_engines_headers_but_not_hop_by_hop_ones(start)
         assert got.headers["x-engine"] == "1"
         assert "keep-alive" not in got.headers
         assert "x-hop" not in got.headers
-        assert got.headers.get_list("x-request-id") == [f"eldr-{router.app.services.router}-1"]
+        assert got.headers.get_list("x-request-id") == [f"eldr-{router.app.services.telemetry.router}-1"]
 
 
 @pytest.mark.slow

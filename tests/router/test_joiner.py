@@ -34,7 +34,7 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         router["d0"].activations += ["x", 7, None, []]
         router["d0"].activations.append({"request_id": f"cmpl-{served.id}-0-1a2b3c4d", **decoded})
         router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[1].id}", **decoded})
-        await until(lambda: router.app.services.joiner.samples, "the record to be written")
+        await until(lambda: router.app.services.telemetry.joiner.samples, "the record to be written")
         (record,) = await records(router)
         assert record.request_id == contract.base_id(served.id)
         assert record.prefill_counts().tolist() == [[1, 2, 3, 4], [0, 0, 0, 10]]
@@ -59,7 +59,7 @@ async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp
         await router.post()
         empty = signature(0, 0, 0, 0, 0, 0, 0, 0)
         router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[0].id}", **empty})
-        await until(lambda: router.app.services.joiner.samples, "the record to be written")
+        await until(lambda: router.app.services.telemetry.joiner.samples, "the record to be written")
         (record,) = await records(router)
         assert (record.decode_tokens, record.decode_exact) == (0, True)
 
@@ -88,7 +88,7 @@ async def test_a_record_is_written_though_activations_never_come(start, tmp_path
         router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
         router["d0"].activations = [] if supported else None
         await router.post()
-        await until(lambda: router.app.services.joiner.samples, "the record to be written")
+        await until(lambda: router.app.services.telemetry.joiner.samples, "the record to be written")
         (record,) = await records(router)
         assert record.decode is None
         assert router.counter("log_records", decode="missing") == 1
@@ -105,8 +105,8 @@ async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, 
         router["d0"].activations = []
         for _ in range(8):
             await router.post()
-        await until(lambda: router.app.services.joiner.pending == 3, "the oldest to be given up")
-        await until(lambda: router.app.services.joiner.samples == 5, "the oldest to be written")
+        await until(lambda: router.app.services.telemetry.joiner.pending == 3, "the oldest to be given up")
+        await until(lambda: router.app.services.telemetry.joiner.samples == 5, "the oldest to be written")
     from eldr.siglog import read
 
     assert len(list(read(tmp_path / "log"))) == 8
@@ -123,7 +123,7 @@ async def test_the_sample_rate_is_honoured(start, tmp_path):
         ids = {contract.base_id(seen.id) for seen in router["d0"].requests}
         expected = {name for name in ids if contract.is_sampled(name, 0.5)}
         assert 0 < len(expected) < 40
-        await until(lambda: router.app.services.joiner.samples >= len(expected), "the records")
+        await until(lambda: router.app.services.telemetry.joiner.samples >= len(expected), "the records")
         assert {record.request_id for record in await records(router)} == expected
 
 
@@ -135,7 +135,7 @@ async def test_a_log_that_cannot_be_written_costs_no_request(start, tmp_path, mo
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(router.app.services.joiner._log, "append", full)
+        monkeypatch.setattr(router.app.services.telemetry.joiner._log, "append", full)
         assert (await router.post()).status_code == 200
         await until(lambda: "No space left" in caplog.text, "the failure to be logged")
         assert (await router.post()).status_code == 200

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from eldr_router.api import bodies
-from eldr_router.flow.account import Account
 from eldr_router.flow.completion import Completion
 from eldr_router.flow.decode_leg import DecodeLeg
 from eldr_router.flow.legs import PrefillLeg
 from eldr_router.http.requests import Request
+from eldr_router.telemetry.request import RequestTelemetry
 from tests.fakes.engines import answer, reset, slow
 from tests.router.conftest import DEADLINE, until
 
@@ -150,7 +150,7 @@ async def test_a_request_whose_head_and_body_come_bit_by_bit_gives_its_memory_ba
 
 async def test_what_a_request_held_is_gone_without_a_garbage_collector(start):
     """It looks for cycles seldom; one per request, with a prompt in it, would be memory held for nothing."""
-    kinds = (Completion, PrefillLeg, DecodeLeg, Request, Account)
+    kinds = (Completion, PrefillLeg, DecodeLeg, Request, RequestTelemetry)
     async with start("p0", "d0", "d1") as router:
         gc.collect()
         gc.disable()

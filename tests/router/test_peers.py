@@ -256,7 +256,9 @@ async def test_a_router_that_says_nothing_delays_nobody(tmp_path, what, caplog):
         (peer,) = (await router.state())["peers"]
         assert peer["age"] is None
         assert peer["problem"]
-        assert "eldr_router_unreachable_peers 1.0" in router.app.services.metrics.exposition().decode()
+        assert (
+            "eldr_router_unreachable_peers 1.0" in router.app.services.telemetry.metrics.exposition().decode()
+        )
         reported = [r for r in caplog.records if f"router at 127.0.0.1:{other}" in r.getMessage()]
         assert {r.levelno for r in reported} == {logging.WARNING}
         release.set()

@@ -274,7 +274,7 @@ async def test_without_variables_nothing_changes(start, monkeypatch):
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER"):
         monkeypatch.delenv(name, raising=False)
     async with start("p0", "d0") as router:
-        assert router.app.services.tracing is None
+        assert router.app.services.telemetry.tracing is None
         assert (await router.post(headers={"traceparent": PARENT}, max_tokens=3)).status_code == 200
         assert router["d0"].requests[0].headers["traceparent"] == PARENT
 

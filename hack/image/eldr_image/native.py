@@ -28,7 +28,7 @@ _ROUTER = "router/eldr_router"
 _PACKAGES = ROOT / "eldr", ROOT / _ROUTER
 _HOT = (
     *(f"{_ROUTER}/{package}/*.py" for package in ("http", "net", "api", "engines", "placement", "flow")),
-    *(f"{_ROUTER}/telemetry/{module}.py" for module in ("journal", "metrics", "tally")),
+    *(f"{_ROUTER}/telemetry/{module}.py" for module in ("journal", "metrics", "request", "tally")),
     *(
         f"eldr/core/{module}.py"
         for module in (

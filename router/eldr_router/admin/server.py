@@ -71,8 +71,10 @@ class Admin:
         wanted = "POST" if request.path == PATH_EXPLAIN else "GET"
         check_method(request.method, wanted, request.path)
         if request.path == PATH_METRICS:
-            self._services.metrics.ready.set(float(self._is_ready()))
-            client.respond(200, [(b"content-type", CONTENT_TYPE)], self._services.metrics.exposition())
+            self._services.telemetry.metrics.ready.set(float(self._is_ready()))
+            client.respond(
+                200, [(b"content-type", CONTENT_TYPE)], self._services.telemetry.metrics.exposition()
+            )
             return
         if request.path == PATH_HEALTH:
             client.respond(200, [JSON], b'{"status":"ok"}')
@@ -102,7 +104,7 @@ class Admin:
     def _unions(self, query: str) -> dict[str, Any]:
         services, (of, since) = self._services, exchange.read_question(query)
         locality = services.placer.locality
-        name = f"{services.router}.{locality.edition}"
+        name = f"{services.telemetry.router}.{locality.edition}"
         return exchange.write_answer(name, locality.unions, since if of == name else 0, locality.profiles)
 
     def state(self) -> dict[str, Any]:
@@ -113,7 +115,7 @@ class Admin:
         prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
         return {
             "v": STATE_VERSION,
-            "router": services.router,
+            "router": services.telemetry.router,
             "epoch": table.epoch,
             "policy": table.policy_in_effect,
             "ready": self._is_ready(),
@@ -125,7 +127,7 @@ class Admin:
             "refused": [
                 {"fit": ref.fit, "digest": ref.digest, "reason": reason} for ref, reason in control.refused
             ],
-            "samples": services.joiner.samples,
+            "samples": services.telemetry.joiner.samples,
             "prefill": [
                 {
                     "name": e.name,
@@ -164,7 +166,7 @@ class Admin:
                 }
                 for address, peer in registry.peers.items()
             ],
-            "counters": services.metrics.totals(),
+            "counters": services.telemetry.metrics.totals(),
         }
 
     async def _siglog(self, request: Request, client: ClientConnection) -> None:
@@ -173,7 +175,7 @@ class Admin:
             headers.append((b"transfer-encoding", b"chunked"))
         client.begin(200, headers, close=request.http10)
         if request.method != "HEAD":
-            async for data in self._services.joiner.read():
+            async for data in self._services.telemetry.joiner.read():
                 await client.writable()
                 client.write(data if request.http10 else b"%x\r\n%b\r\n" % (len(data), data))
             if not request.http10:

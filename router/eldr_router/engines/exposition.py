@@ -151,7 +151,8 @@ def read_answers(text: bytes) -> Answers | None:
     """Return how much an engine has generated for how many requests since its start; None if it does not report it."""
     samples = _ANSWERS.findall(text)
     totals = [
-        _numbers(n for name, n in samples if name == key) for key in (b"generation_tokens", b"request_success")
+        _numbers(n for name, n in samples if name == key)
+        for key in (b"generation_tokens", b"request_success")
     ]
     return Answers(sum(totals[0]), sum(totals[1])) if all(totals) else None
 

@@ -19,7 +19,6 @@ from eldr_router.engines.endpoint import Endpoint, Lease
 from eldr_router.engines.health import pull_failed, pulled
 from eldr_router.engines.registry import Admission
 from eldr_router.flow import steps
-from eldr_router.flow.account import Account
 from eldr_router.flow.decode_leg import DecodeLeg
 from eldr_router.flow.freeing import free_result
 from eldr_router.flow.legs import Leg, PrefillLeg
@@ -31,6 +30,7 @@ from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.placement.signature import WHOLE, Signature
+from eldr_router.telemetry.request import RequestTelemetry
 
 _OVER = Phase.OVER
 
@@ -39,8 +39,8 @@ class Completion:
     """One completion request."""
 
     __slots__ = (
-        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
-        "_state", "_table", "_unsplit_reason", "now", "write",
+        "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
+        "_state", "_table", "_telemetry", "_unsplit_reason", "now", "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -48,7 +48,7 @@ class Completion:
         self._request = request
         self._client = client
         self._table = services.table
-        self._account = Account(services, request)
+        self._telemetry = RequestTelemetry(services.telemetry, request, services.table)
         self._admission: Admission | None = None
         self._body: bodies.Parsed | None = None
         self._unsplit_reason: str | None = None
@@ -76,7 +76,7 @@ class Completion:
     def _begin(self) -> None:
         services = self._services
         body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
-        self._account.asked(body.fields)
+        self._telemetry.on_request(body.fields)
         self._lines = headers.lines(self._request)
         self._unsplit_reason = bodies.unsplittable(body)
         if self._unsplit_reason is not None:
@@ -126,7 +126,7 @@ class Completion:
 
     def admitted(self, admission: Admission) -> None:
         """See :class:`eldr_router.flow.queue.Waiter`."""
-        self._account.waited()
+        self._telemetry.on_queue_exit()
         try:
             self._start(admission)
         except Exception:  # noqa: BLE001 - fail logs it
@@ -134,7 +134,7 @@ class Completion:
 
     def turned_away(self, error: RouterError) -> None:
         """See :class:`eldr_router.flow.queue.Waiter`."""
-        self._account.waited()
+        self._telemetry.on_queue_exit()
         self._refused(error)
 
     # what happens to it
@@ -151,14 +151,14 @@ class Completion:
         state, actions = step(before, event)
         self._state = state
         if type(event) is steps.Declined:
-            self._services.metrics.gave_up("decode", "full")
+            self._services.telemetry.metrics.gave_up("decode", "full")
             event.engine.is_full = True
         if state.failures is not before.failures:
             for failure in state.failures[len(before.failures) :]:
-                self._services.metrics.gave_up(failure.leg, failure.cause)
+                self._services.telemetry.metrics.gave_up(failure.leg, failure.cause)
         for action in actions:
             _DO[type(action)](self, action)
-        if self._state.phase is _OVER and not self._account.closed:
+        if self._state.phase is _OVER and not self._telemetry.closed:
             self._over()
 
     def gone(self) -> None:
@@ -195,7 +195,8 @@ class Completion:
         self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
     ) -> None:
         """Take what a prefill engine handed over."""
-        self._account.prefilled(signature, self.now(), prompt, model)
+        self._telemetry.on_prefill_result(signature, self.now(), prompt)
+        self._services.names.observe(self._telemetry.model, model)
         self._kv, self._prompt = kv, prompt
         self._services.registry.contexts.learn(len(self._request.body), prompt)
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
@@ -210,7 +211,7 @@ class Completion:
         body, admission = self._parsed(), self._admission
         if admission is not None:
             admission.reopen()
-        self._kv, self._account.signature = None, WHOLE
+        self._kv, self._telemetry.signature = None, WHOLE
         if action.refused or action.broken:  # not only an engine may fail, but all of a key
             group = registry.group(self._table.max_in_flight, action.refused, action.broken)
             self._key = "" if group is None else group.key
@@ -224,12 +225,12 @@ class Completion:
         prompt, prefix = body.beginning
         choice = self._services.affinity.choose(
             prompt, [endpoint.name for endpoint in usable], registry.totals(usable), prefix=prefix,
-            session=headers.session(self._request), model=self._services.names.of(self._account.model).encode(),
+            session=headers.session(self._request), model=self._services.names.of(self._telemetry.model).encode(),
         )  # fmt: skip
-        self._services.metrics.prefill_placements(choice.reason)
+        self._services.telemetry.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
-        self._account.asks("prefill", endpoint, choice.reason)
+        self._telemetry.on_leg_start("prefill", endpoint, choice.reason)
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
         self._asked = self.now()
         leg = self._leg = PrefillLeg(
@@ -241,15 +242,15 @@ class Completion:
     def _decode(self, action: steps.Decode) -> None:
         services, began, sequences = self._services, self.now(), self._sequences
         place = partial(
-            services.placer.place, self._table, self._account.signature,
+            services.placer.place, self._table, self._telemetry.signature,
             sequences=sequences, domain=headers.domain(self._request),
             context=services.registry.contexts.of(self._prompt, bodies.longest(self._parsed()), sequences),
-            is_new=self._account.placement is None,
+            is_new=self._telemetry.placement is None,
         )  # fmt: skip
         try:
             placement = place_away(place, action, services.registry, self._key, self._state.failures)
         except RouterError as error:
-            self._account.unplaced(error, began)
+            self._telemetry.on_placement_error(error, began)
             full = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
             if action.kv and not full and services.registry.incompatible(ROLE_DECODE, self._key):
                 self._unsplit_reason = "kv_key"
@@ -260,12 +261,12 @@ class Completion:
                 self._handle(steps.NoEndpoint(error.status, error.message, error.code, full))
             return
         if not action.kv:
-            self._services.metrics.unsplit(
+            self._services.telemetry.metrics.unsplit(
                 self._unsplit_reason or ("no_kv" if self._state.split else "expired")
             )
         if self._admission is not None:
             self._admission.settle()
-        self._account.placed(placement, began)
+        self._telemetry.on_placement(placement, began)
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.lease,
             dechunk=self._request.http10, api=self._parsed().api, search=self._parsed().api.search(len(self._request.body)),
@@ -298,7 +299,7 @@ class Completion:
         if leg is not None:
             self._services.waiting.discard(self)
             leg.leave()
-            self._account.left(self._state)
+            self._telemetry.on_leg_end(self._state.failures)
 
     def _eject(self, action: steps.Eject) -> None:
         action.engine.health.eject(self.now())
@@ -326,13 +327,13 @@ class Completion:
         assert leg.head is not None  # noqa: S101
         self._services.waiting.discard(self)
         self._drop_body()
-        self._account.began(leg.head.status, streams=leg.streams)
+        self._telemetry.on_first_byte(leg.head.status, streams=leg.streams)
         if leg.is_complete:
             self._handle(steps.Ended())
             return
         chunked = leg.head.body.splittable and not self._request.http10
         back = headers.to_client(leg.head, complete=False, chunked=chunked, endpoint=leg.endpoint.name)
-        back.append(self._account.returned_id())
+        back.append(self._telemetry.returned_id())
         if leg.until_close:
             self._request.keep_alive = False
         client.begin_raw(client.head(leg.head.status, back) + leg.begin())
@@ -342,7 +343,7 @@ class Completion:
     def _end(self, action: steps.End) -> None:  # noqa: ARG002
         leg = self._leg
         assert isinstance(leg, DecodeLeg)  # noqa: S101
-        self._account.answered(leg.end)
+        self._telemetry.on_response_end(leg.end)
         if leg.is_complete:
             self._respond(leg, leg.endpoint.name)
         else:
@@ -351,15 +352,15 @@ class Completion:
     def _pass_on(self, action: steps.PassOn) -> None:
         leg = self._kept if action.kept else self._leg
         assert leg is not None  # noqa: S101 - Keep came before, or the leg has just answered
-        self._account.outcome = "engine_error"
+        self._telemetry.outcome = "engine_error"
         self._respond(leg, None)
 
     def _respond(self, leg: Leg, decode: str | None) -> None:
         """Give the client a whole answer."""
         assert leg.head is not None  # noqa: S101
         back = headers.to_client(leg.head, complete=True, chunked=False, endpoint=decode)
-        back.append(self._account.returned_id())
-        self._account.status = leg.head.status
+        back.append(self._telemetry.returned_id())
+        self._telemetry.status = leg.head.status
         body, leg.body = leg.body, b""
         self._client.respond(leg.head.status, back, body)
 
@@ -370,8 +371,8 @@ class Completion:
     def _end_broken(self, action: steps.EndBroken) -> None:
         leg, client = self._leg, self._client
         assert isinstance(leg, DecodeLeg)  # noqa: S101
-        self._account.outcome, self._account.message = "broken_stream", action.message
-        self._services.metrics.broken_streams()
+        self._telemetry.outcome, self._telemetry.message = "broken_stream", action.message
+        self._services.telemetry.metrics.broken_streams()
         ending = leg.ending(f"the decode engine failed: {action.message}")
         if ending is None:
             client.abort()
@@ -382,37 +383,37 @@ class Completion:
 
     def _free(self, action: steps.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
-            own = headers.own(self._account.next_id())
-            sent = [*own, *self._account.headers, *headers.to_engine(self._request)]
+            own = headers.own(self._telemetry.next_id())
+            sent = [*own, *self._telemetry.headers, *headers.to_engine(self._request)]
             free_result(self._services, sent, self._kv, self._key)
 
     # ends
 
     def _refused(self, error: RouterError) -> None:
-        account = self._account
-        account.outcome, account.status, account.message = error.code, error.status, error.message
-        self._client.respond_error(error, [account.returned_id()])
+        telemetry = self._telemetry
+        telemetry.outcome, telemetry.status, telemetry.message = error.code, error.status, error.message
+        self._client.respond_error(error, [telemetry.returned_id()])
         if self._state.phase is Phase.NEW:
             self._over()
 
     def _bug(self) -> None:
-        self._account.outcome, self._account.status = "internal", 500
+        self._telemetry.outcome, self._telemetry.status = "internal", 500
         self._client.fail()
         if self._leg is not None:
             self._leg.leave()
         self._state = replace(self._state, phase=_OVER)
-        if not self._account.closed:
+        if not self._telemetry.closed:
             self._over()
 
     def _over(self) -> None:
-        """Close the books, once, and forget all that the request held."""
+        """Give everything back, once, and forget all that the request held."""
         if self._admission is not None:
             self._admission.settle()
         else:
             self._services.queue.leave(self)
         self._services.waiting.discard(self)
         self._services.queue.drop(self)
-        self._account.close(self._state)
+        self._telemetry.on_end(self._state.failures, self._state.broken)
         self._drop_body()
         self._leg = self._kept = None
 
@@ -428,7 +429,7 @@ class Completion:
         return self._body
 
     def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes], own: bytes = b"") -> list[bytes]:
-        upstream_id, lines = self._account.next_id(), self._account.lines + self._lines + own
+        upstream_id, lines = self._telemetry.next_id(), self._telemetry.lines + self._lines + own
         return headers.post(self._request.path, endpoint.authority, upstream_id, lines, body(upstream_id))
 
 

@@ -50,7 +50,7 @@ async def _free(services: Services, headers: Headers, body: bytes, key: str) -> 
             reason = f"engine {endpoint.name}: {error}"
             continue
         if answer.status in _REJECTED:
-            services.metrics.freed_results()
+            services.telemetry.metrics.freed_results()
             return
         reason = f"engine {endpoint.name} answered {answer.status}"
     log.info("an unused prefill result stays pinned until its lease ends: %s", reason)

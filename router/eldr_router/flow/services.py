@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from eldr_router.engines.names import Names
 from eldr_router.engines.probes import Probes
@@ -17,12 +17,7 @@ from eldr_router.placement.affinity import PrefixAffinity
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.table import EMPTY, Table
 from eldr_router.settings import Settings
-from eldr_router.telemetry.joiner import Joiner
-from eldr_router.telemetry.journal import Journal
-from eldr_router.telemetry.metrics import Metrics
-
-if TYPE_CHECKING:
-    from eldr_router.telemetry.spans import Tracing
+from eldr_router.telemetry.request import Telemetry
 
 
 class Waiting(Protocol):
@@ -41,25 +36,24 @@ class Services:
     registry: Registry
     pool: Pool
     placer: Placer
-    metrics: Metrics
-    joiner: Joiner
-    journal: Journal
+    telemetry: Telemetry
     probes: Probes
-    router: str
-    tracing: Tracing | None = None
     affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
     names: Names = field(default_factory=Names)
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     wall: Callable[[], float] = time.time
     table: Table = EMPTY
-    sequence: int = 0
     waiting: set[Waiting] = field(default_factory=set)
     queue: Queue = field(init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.queue = Queue(
-            self.loop, self.registry, self.metrics, lambda: self.table.max_in_flight, self._waiting_bounds
+            self.loop,
+            self.registry,
+            self.telemetry.metrics,
+            lambda: self.table.max_in_flight,
+            self._waiting_bounds,
         )
 
     def _waiting_bounds(self) -> tuple[int, float]:

@@ -102,6 +102,6 @@ class Surface:
 
     def _note(self, request: Request, outcome: str, status: int, failures: list[Failure]) -> None:
         """Leave a line behind, as completions do."""
-        journal = self._services.journal
+        journal = self._services.telemetry.journal
         if journal.wants(outcome, status, failures):
             journal.write(outcome, status, failures, {"path": request.path})

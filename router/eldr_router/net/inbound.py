@@ -150,7 +150,7 @@ class ClientConnection(asyncio.Protocol):
     # what the transport reports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note of a connection, or turn it away."""
+        """Count a connection, or turn it away."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._server.connections.add(self)
         beyond = len(self._server.connections) - self._server.max_connections

@@ -87,10 +87,10 @@ class Receiver(Protocol):
         """Take bytes of the body as they came; up to ``boundary`` they are whole units of its framing."""
 
     def on_end(self) -> None:
-        """Take note that the response is over. The connection is no longer this receiver's."""
+        """End the response. The connection is no longer this receiver's."""
 
     def on_broken(self, error: BrokenError) -> None:
-        """Take note that nothing more comes. The connection is no longer this receiver's."""
+        """Nothing more comes. The connection is no longer this receiver's."""
 
 
 class Owner(Protocol):

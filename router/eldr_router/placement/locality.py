@@ -91,7 +91,7 @@ class Locality:
             self.profiles = Profiles(self.unions.shape.cells)
 
     def notice(self, signature: Signature) -> None:
-        """Take note of what the engines serve; begin, or begin anew, if they serve another model."""
+        """Learn what the engines serve; begin, or begin anew, if they serve another model."""
         counts = signature.counts
         if counts is None or not counts.tokens:
             return

@@ -59,7 +59,7 @@ class Traffic:
             self.outside_band += 1
 
     def wrote(self, records: int) -> None:
-        """Take note of records in the signature log."""
+        """Count records of the signature log."""
         self.logged += records
 
     def state(self) -> dict[str, Any] | None:

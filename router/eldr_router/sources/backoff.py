@@ -27,7 +27,7 @@ class Backoff:
     failures: int = 0
 
     def failed(self) -> float:
-        """Take note of a failure and return the seconds to wait."""
+        """Count a failure and return the seconds to wait."""
         wait = min(self.most, self.first * 2.0 ** min(self.failures, 32))
         self.failures += 1
         return wait * (0.5 + 0.5 * self.draw())

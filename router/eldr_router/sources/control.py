@@ -67,7 +67,7 @@ class Control:
         if before != after:
             log.info("%s engines: %s", role, ", ".join(sorted(after)) or "none")
         if role == ROLE_DECODE:
-            self._services.metrics.forget(before - after)
+            self._services.telemetry.metrics.forget(before - after)
             self._services.placer.locality.retain(after)
         else:
             self._services.affinity.forget(
@@ -163,7 +163,7 @@ class Control:
                 self._loads[digest] = ref, task
         kept = {*wanted, self._services.table.active.digest if self._services.table.active else ""}
         self._loaded = {digest: item for digest, item in self._loaded.items() if digest in kept}
-        self._services.metrics.refused_sets.set(len(self.refused))
+        self._services.telemetry.metrics.refused_sets.set(len(self.refused))
 
     async def _load(self, ref: SetRef, model: str) -> None:
         """Load a set; one that is missing is tried again, ever more seldom."""
@@ -210,7 +210,7 @@ class Control:
         if table.policy_in_effect != current.policy_in_effect:
             log.info("places by %s, before by %s", table.policy_in_effect, current.policy_in_effect)
         self._services.table = table
-        self._services.metrics.epoch.set(epoch)
+        self._services.telemetry.metrics.epoch.set(epoch)
         self._services.queue.wake()
         locality = self._services.placer.locality
         locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)

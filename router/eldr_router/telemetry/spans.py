@@ -121,7 +121,7 @@ class Trace:
             self.headers = self._carried(trace.set_span_in_context(self._leg, self._context))
 
     def note(self, attributes: Attributes, first: float | None = None) -> None:
-        """Take note of what is learned of the leg that runs, or of when its answer began."""
+        """Record what is learned of the leg that runs, or when its answer began."""
         if self._leg is not None:
             self._leg.set_attributes(_known(attributes))
             if first is not None:

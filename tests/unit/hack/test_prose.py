@@ -96,3 +96,10 @@ def test_texts_in_the_code_are_read(prose, monkeypatch, tmp_path):
     assert sorted(one.split(": write")[0] for one in found) == [
         "module.py:3: 'well again'", "module.py:4: 'mended'", "module.py:4: 're-fits'"
     ]  # fmt: skip
+
+
+def test_names_docstrings_and_comments_use_the_fields_words(prose, tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text('"""What engines told."""\nfound_ = 1\nfounder = told = 2  # as heard\n')
+    places = [fault.removeprefix(f"{path}:").split(":")[:2] for fault in prose.own_words(path)]
+    assert places == [["1", " 'told'"], ["2", " 'found'"], ["3", " 'told'"], ["3", " 'heard'"]]

@@ -1,7 +1,9 @@
-"""What is counted, measured, logged and remembered of one request, until it is over."""
+"""What one request leaves behind: it observes the request until its end, and changes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eldr.contract import attempt_id, is_sampled, request_base
@@ -10,21 +12,47 @@ from eldr_router.api.fields import Fields
 from eldr_router.api.paths import APIS
 from eldr_router.api.usage import UNKNOWN, Usage, model_of, usage_of
 from eldr_router.engines.endpoint import Endpoint
-from eldr_router.flow.services import Services
-from eldr_router.flow.steps import State
+from eldr_router.engines.health import Failure
 from eldr_router.http.errors import RouterError
 from eldr_router.http.head import Headers, header_lines
 from eldr_router.http.requests import Request
 from eldr_router.placement.placer import Placement
 from eldr_router.placement.signature import WHOLE, Signature
-from eldr_router.telemetry.joiner import Observation
+from eldr_router.placement.table import Table
+from eldr_router.telemetry.joiner import Joiner, Observation
+from eldr_router.telemetry.journal import Journal
+from eldr_router.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from eldr_router.telemetry.spans import Trace
+    from eldr_router.telemetry.spans import Trace, Tracing
 
 
-class Account:
-    """The books of one request.
+@dataclass
+class Telemetry:
+    """Where all requests of a process leave what is observed of them.
+
+    Attributes
+    ----------
+    router : str
+        The name of this router, part of each request's id.
+    clock, wall : callable
+        Monotonic seconds, and those since the epoch.
+    requests : int
+        Requests so far.
+    """
+
+    router: str
+    metrics: Metrics
+    joiner: Joiner
+    journal: Journal
+    tracing: Tracing | None
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    requests: int = 0
+
+
+class RequestTelemetry:
+    """Observes one request.
 
     Attributes
     ----------
@@ -42,17 +70,17 @@ class Account:
     """
 
     __slots__ = (
-        "_attempts", "_base", "_first_byte_seconds", "_prefill_seconds", "_request", "_services", "_started", "_streams",
-        "_table", "_trace", "_usage", "closed", "headers", "lines", "message", "model", "outcome", "placement", "signature", "status",
+        "_attempts", "_base", "_first_byte_seconds", "_prefill_seconds", "_request", "_started", "_streams",
+        "_table", "_telemetry", "_trace", "_usage", "closed", "headers", "lines", "message", "model", "outcome", "placement", "signature", "status",
     )  # fmt: skip
 
-    def __init__(self, services: Services, request: Request) -> None:
-        services.sequence += 1
-        self._services = services
+    def __init__(self, telemetry: Telemetry, request: Request, table: Table) -> None:
+        telemetry.requests += 1
+        self._telemetry = telemetry
         self._request = request
-        self._table = services.table
-        self._started = services.clock()
-        self._base = request_base(services.router, services.sequence)
+        self._table = table
+        self._started = telemetry.clock()
+        self._base = request_base(telemetry.router, telemetry.requests)
         self._attempts = 0
         self._prefill_seconds = self._first_byte_seconds = 0.0
         self.model, self._streams, self._usage = "", False, UNKNOWN
@@ -63,8 +91,8 @@ class Account:
         self._trace: Trace | None = None
         self.headers: Headers = []
         self.lines = b""
-        if services.tracing is not None:
-            self._trace = services.tracing.trace(request, self._operation, self._started, services.wall())
+        if telemetry.tracing is not None:
+            self._trace = telemetry.tracing.trace(request, self._operation, self._started, telemetry.wall())
             self._carry(self._trace)
 
     def next_id(self) -> str:
@@ -76,88 +104,95 @@ class Account:
         """Return the request id that the client gets, as a header."""
         return headers.returned_id(self._request, self._base)
 
-    def asked(self, fields: Fields) -> None:
-        """Take note of what the client asks for."""
+    def on_request(self, fields: Fields) -> None:
+        """Record what the client asks for."""
         self.model = model_of(fields)
 
-    def waited(self) -> None:
-        """Take note that the request waited for room until now."""
+    def on_queue_exit(self) -> None:
+        """Record that the request waited for room until now."""
         if self._trace is not None:
-            self._trace.add("wait", self._started, self._services.clock(), {})
+            self._trace.add("wait", self._started, self._telemetry.clock(), {})
 
-    def asks(self, leg: str, endpoint: Endpoint, reason: str | None = None) -> None:
-        """Take note that an engine is asked from now on."""
+    def on_leg_start(self, leg: str, endpoint: Endpoint, reason: str | None = None) -> None:
+        """Record that an engine is asked from now on."""
         if self._trace is not None:
             host, port = endpoint.address
             self._trace.begin(
-                leg, self._services.clock(),
+                leg, self._telemetry.clock(),
                 {"server.address": host, "server.port": port, "eldr.engine": endpoint.name, "eldr.reason": reason},
             )  # fmt: skip
             self._carry(self._trace)
 
-    def left(self, state: State) -> None:
-        """Take note that the engine is done with, or given up."""
+    def on_leg_end(self, failures: tuple[Failure, ...]) -> None:
+        """Record that the engine has answered, or is given up."""
         if self._trace is not None:
-            self._trace.end(self._services.clock(), state.failures)
+            self._trace.end(self._telemetry.clock(), failures)
 
-    def prefilled(self, signature: Signature, at: float, prompt: int, model: object) -> None:
-        """Record a prefill result, the prompt's tokens, 0 if they are not known, and of the model that the engine names."""
+    def on_prefill_result(self, signature: Signature, at: float, prompt: int) -> None:
+        """Record a prefill result, and the prompt's tokens, 0 if they are not known."""
         self.signature = signature
-        self._services.names.observe(self.model, model)
         self._prefill_seconds = at - self._started
-        self._services.metrics.prefill(self._prefill_seconds)
-        self._services.metrics.signatures(signature.quality)
+        self._telemetry.metrics.prefill(self._prefill_seconds)
+        self._telemetry.metrics.signatures(signature.quality)
         if self._trace is not None:
             self._usage = Usage(prompt or None)
             self._trace.note({"eldr.signature": signature.quality})
 
-    def placed(self, placement: Placement, since: float) -> None:
-        """Take note of a decision that was begun at ``since``; its engine is asked from now on."""
+    def on_placement(self, placement: Placement, since: float) -> None:
+        """Record a decision that was begun at ``since``; its engine is asked from now on."""
         self.placement = placement
         if self._trace is not None:
             self._trace.add(
-                "decision", since, self._services.clock(),
+                "decision", since, self._telemetry.clock(),
                 {**_decided(placement), "eldr.candidates": placement.candidates, "eldr.similarity": placement.similarity,
                  "eldr.in_flight": placement.in_flight},
             )  # fmt: skip
-            self.asks("decode", placement.endpoint)
+            self.on_leg_start("decode", placement.endpoint)
 
-    def unplaced(self, error: RouterError, since: float) -> None:
-        """Take note that no engine could be chosen."""
+    def on_placement_error(self, error: RouterError, since: float) -> None:
+        """Record that no engine could be chosen."""
         if self._trace is not None:
-            self._trace.add("decision", since, self._services.clock(), {}, (error.code, error.message))
+            self._trace.add("decision", since, self._telemetry.clock(), {}, (error.code, error.message))
 
-    def began(self, status: int, *, streams: bool) -> None:
-        """Take note that the response begins."""
+    def on_first_byte(self, status: int, *, streams: bool) -> None:
+        """Record that the response begins."""
         self.status, self._streams = status, streams
-        self._first_byte_seconds = self._services.clock() - self._started
-        self._services.metrics.first_byte(self._first_byte_seconds)
+        self._first_byte_seconds = self._telemetry.clock() - self._started
+        self._telemetry.metrics.first_byte(self._first_byte_seconds)
         if self.placement is not None:
-            self._services.metrics.place(self.placement)
+            self._telemetry.metrics.place(self.placement)
         if self._trace is not None:
             self._trace.note(
-                {"http.response.status_code": status}, self._services.clock() if streams else None
+                {"http.response.status_code": status}, self._telemetry.clock() if streams else None
             )
 
-    def answered(self, end: bytes) -> None:
-        """Take note that the response was given, and is over; of its end a trace has how many tokens it was."""
+    def on_response_end(self, end: bytes) -> None:
+        """Record that the response is complete; a trace reads its tokens from its ``end``."""
         self.outcome = "ok"
         if self._trace is not None:
             usage = usage_of(end)
             self._usage = Usage(usage.input or self._usage.input, usage.output)
 
-    def close(self, state: State) -> None:
-        """Count the request, and leave a line and a log record behind where they are due."""
+    def on_end(self, failures: tuple[Failure, ...], broken: Collection[Endpoint]) -> None:
+        """Count the request, and leave a line and a log record behind where they are due.
+
+        Parameters
+        ----------
+        failures : tuple of Failure
+            Attempts given up.
+        broken : collection of Endpoint
+            Engines that broke an attempt.
+        """
         self.closed = True
-        services, outcome = self._services, self.outcome
-        seconds = services.clock() - self._started
-        services.metrics.requests(outcome)
+        telemetry, outcome = self._telemetry, self.outcome
+        seconds = telemetry.clock() - self._started
+        telemetry.metrics.requests(outcome)
         if outcome in ("ok", "broken_stream"):
-            services.metrics.total(seconds)
-        if services.journal.wants(outcome, self.status, state.failures):
-            self._log(state, seconds)
+            telemetry.metrics.total(seconds)
+        if telemetry.journal.wants(outcome, self.status, failures):
+            self._log(failures, seconds)
         if outcome == "ok":
-            self._observe(state, seconds)
+            self._observe(broken, seconds)
         if self._trace is not None:
             self._end_trace(self._trace, seconds)
 
@@ -183,7 +218,7 @@ class Account:
         error = None if self.outcome == "ok" else (self.outcome, self.message or self.outcome)
         trace.close(f"{self._operation} {self.model}".rstrip(), self._started + seconds, attributes, error)
 
-    def _log(self, state: State, seconds: float) -> None:
+    def _log(self, failures: tuple[Failure, ...], seconds: float) -> None:
         fields: dict[str, Any] = {
             "id": self._base,
             "client_id": self.returned_id()[1].decode("latin-1"),
@@ -193,17 +228,17 @@ class Account:
         }
         if self._trace is not None:
             fields["trace"] = self._trace.id
-        self._services.journal.write(self.outcome, self.status, state.failures, fields, self.message)
+        self._telemetry.journal.write(self.outcome, self.status, failures, fields, self.message)
 
-    def _observe(self, state: State, seconds: float) -> None:
+    def _observe(self, broken: Collection[Endpoint], seconds: float) -> None:
         placement, counts, intent = self.placement, self.signature.counts, self._table.intent
         if placement is None or counts is None or not headers.is_logged(self._request):
             return
-        if placement.endpoint in state.broken:
+        if placement.endpoint in broken:
             return  # it may keep a record of the attempt that failed as well, and both have this request's id
         if not is_sampled(self._base, intent.sample_rate):
             return
-        self._services.joiner.observe(
+        self._telemetry.joiner.observe(
             Observation(
                 request_id=self._base,
                 model=intent.model,
