@@ -17,7 +17,7 @@ class Active(NamedTuple):
     Attributes
     ----------
     all : float
-        Of the whole engine.
+        Of the engine, over all its ranks.
     fullest : float
         What the step waits for. An engine of one rank waits for all of them.
     """
@@ -34,7 +34,7 @@ class ActiveExperts(Protocol):
 
     @property
     def steady(self) -> bool:
-        """Whether the answer stays the same until somebody joins or leaves."""
+        """Whether the answer stays the same until a request joins or leaves."""
 
     def join(self, record: int, step: int) -> None:
         """Take a request in before an engine's step."""

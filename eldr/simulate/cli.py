@@ -182,8 +182,8 @@ def command(
         "step_time": asdict(asked.step_time),
         "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
     }
-    found = report.as_json(study, outcomes, about)
-    document = json.dumps(found, indent=2)
+    figures = report.as_json(study, outcomes, about)
+    document = json.dumps(figures, indent=2)
     if json_file is not None and str(json_file) != "-":
         json_file.write_text(document + "\n")
     if json_file is not None and str(json_file) == "-":
@@ -192,7 +192,7 @@ def command(
         console = Console()
         if not console.is_terminal:
             console = Console(width=_WIDTH)
-        text.print_text(found, console)
+        text.print_text(figures, console)
 
 
 def _run(study: Study, jobs: int) -> list[Outcome]:
@@ -200,14 +200,14 @@ def _run(study: Study, jobs: int) -> list[Outcome]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=study.runs)
 
-        def told(done: int) -> None:
+        def update(done: int) -> None:
             progress.update(task, completed=done)
 
         if jobs == 1 or study.runs == 1:
-            return run_study(study, progress=told)
+            return run_study(study, progress=update)
         one_thread()  # of the processes below: one core each
         executor = ProcessPoolExecutor(min(jobs, study.runs), mp_context=multiprocessing.get_context("spawn"))
         try:
-            return run_study(study, executor=executor, progress=told)
+            return run_study(study, executor=executor, progress=update)
         finally:
             executor.shutdown(cancel_futures=True)

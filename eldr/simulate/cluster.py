@@ -24,13 +24,13 @@ _KEPT_OUT = "where a NetworkPolicy keeps this program or the API server from the
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Deployment:
     """A deployment.
 
     Attributes
     ----------
     states : tuple of dict
-        What each router that answered says of itself; see :data:`eldr.contract.STATE_VERSION`.
+        What each router that answered reports of itself; see :data:`eldr.contract.STATE_VERSION`.
     logs : tuple of Path
         The same routers' signature logs.
     notes : tuple of str
@@ -50,22 +50,22 @@ class Cluster:
     def __init__(
         self, context: str | None = None, namespace: str | None = None, kubeconfig: str | None = None
     ) -> None:
-        with _told():
+        with _as_fit_error():
             self._server = ApiServer(context, namespace, kubeconfig, rights=_RIGHTS)
         self.namespace = self._server.namespace
 
-    def find(self, name: str, folder: Path) -> Found:
+    def find(self, name: str, folder: Path) -> Deployment:
         """Read a deployment, its routers' states, and their logs into a folder of each.
 
         Raises
         ------
         FitError
-            If something is missing, forbidden or out of reach; the message says what to do.
+            If something is missing, forbidden or out of reach; the message names the remedy.
         """
-        with _told():
+        with _as_fit_error():
             return self._find(name, folder)
 
-    def _find(self, name: str, folder: Path) -> Found:
+    def _find(self, name: str, folder: Path) -> Deployment:
         resource = self._server.deployment(name)
         pods = routers.running(self._server, name)
         if not pods:
@@ -90,7 +90,7 @@ class Cluster:
         notes = tuple(f"router {pod} was left out: {reason}" for pod, reason in problems.items())
         if not logs:
             raise FitError("RoutersUnreachable", f"{'; '.join(notes)}; {_KEPT_OUT}")
-        return Found(self.namespace, resource, tuple(states), tuple(logs), notes)
+        return Deployment(self.namespace, resource, tuple(states), tuple(logs), notes)
 
     def _download(self, pod: RouterPod, token: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class Cluster:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_fit_error() -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
@@ -109,7 +109,7 @@ def _told() -> Iterator[None]:
 
 
 def _object_of(state: bytes) -> Object:
-    found = json.loads(state)
-    if not isinstance(found, dict):
+    value = json.loads(state)
+    if not isinstance(value, dict):
         raise FitError("ForeignState", "its state is no object; is it a router of this version?")
-    return found
+    return value

@@ -28,7 +28,7 @@ def band(tau: float) -> str:
 
 
 def usual(tau: float = DEFAULT_TAU) -> tuple[str, ...]:
-    """Return what is compared unless told: what a router offers, with a band of one width, beside the plain balancer."""
+    """Return the default policies: a router's, with a band of one width, and the plain balancer."""
     return "JSQ", band(tau), f"{band(tau)}:max_load=1.25", LEARNED, PRIOR
 
 
@@ -93,7 +93,7 @@ def parse_contender(text: str) -> Contender:
     Raises
     ------
     ValueError
-        If the name or an option is unknown, or a value out of range; the message says what is known.
+        If the name or an option is unknown, or a value out of range; the message lists what is known.
 
     Examples
     --------

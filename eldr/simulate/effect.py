@@ -33,7 +33,7 @@ class InEffect:
     words : str
         All that, for people.
     notes : tuple of str
-        What to know before believing the figures.
+        Caveats of the figures.
     """
 
     model: str
@@ -60,9 +60,9 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
     router: Mapping[str, Any] = spec.get("router", {})
     model = spec.get("model", {}).get("name") or name
     decode: Mapping[str, Any] = spec.get("decode", {})
-    # as the operator says, which knows what an autoscaler has set
-    told = resource.get("status", {}).get("decode", {}).get("desired")
-    engines = int(told or decode.get("replicas", 2))
+    # as the operator reports it: it reads what an autoscaler has set
+    desired = resource.get("status", {}).get("decode", {}).get("desired")
+    engines = int(desired or decode.get("replicas", 2))
     percent = int(spec.get("signatures", {}).get("samplePercent", 10))
     policy, tau = str(router.get("policy", contract.POLICY_DEFAULT)), float(router.get("tau", DEFAULT_TAU))
     notes: tuple[str, ...] = ()
@@ -127,19 +127,19 @@ def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:
 
 
 def _learned(states: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return what the router that learned from most says of the step time."""
+    """Return the step time of the router that learned from most windows."""
     known = [state["step_time"] for state in states if _is_step_time(state.get("step_time"))]
     return max(known, key=lambda one: float(one.get("windows", 0)), default=None)
 
 
-def _is_step_time(found: Any) -> bool:
-    """Tell whether what a router says, perhaps one of another version, takes a time."""
-    if not isinstance(found, Mapping):
+def _is_step_time(value: Any) -> bool:
+    """Return whether a router's step time, perhaps of another version, is usable."""
+    if not isinstance(value, Mapping):
         return False
-    constants = [found.get(name) for name in _CONSTANTS]
+    constants = [value.get(name) for name in _CONSTANTS]
     return (
         all(isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in constants)
-        and _seconds(found) > 0
+        and _seconds(value) > 0
     )
 
 

@@ -48,7 +48,7 @@ class Ran(NamedTuple):
 
 
 class Engine:
-    """One engine: batch and active experts are those at a step's start, and nobody joins before it is over.
+    """One engine: batch and active experts are those at a step's start, and no request joins before it is over.
 
     Steps between two changes of the batch are taken together where they cost the same.
 
@@ -74,7 +74,7 @@ class Engine:
 
     @property
     def has_room(self) -> bool:
-        """Whether nobody would have to wait for longer than the next step."""
+        """Whether a request would wait no longer than the next step."""
         return len(self._ends) + len(self._waiting) < self._limits.max_num_seqs
 
     def add(self, member: Member, now: float) -> float | None:
@@ -97,7 +97,7 @@ class Engine:
         return max(now, self._begin + steps * self._seconds)
 
     def advance(self, now: float) -> tuple[list[Member], list[Member], Ran | None]:
-        """End the steps that are due and let in who waits; :attr:`due` says when it is to be called again.
+        """End the steps that are due and admit waiting requests; :attr:`due` is when to call it again.
 
         Returns
         -------

@@ -73,7 +73,7 @@ def read_logs(
     Raises
     ------
     FitError
-        If a path is no log, or too little in it can be used; the message says what to do.
+        If a path is no log, or too little in it can be used; the message names the remedy.
     """
     # each once, however often it is named: no request may be in both halves
     files = list({file.resolve(): file for path in paths for file in _files(path)}.values())
@@ -99,17 +99,17 @@ def read_logs(
     chosen, skipped = reservoir(
         _records(files, damaged), limit, rng, model=model, since=float(times.max(initial=0.0)) - last
     )
-    told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
+    problems = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
     try:
         samples = make_samples(chosen, skipped)
         known = _traffic(samples, times, share=share)
     except FitError as error:
-        raise FitError(error.reason, "; ".join((str(error), *told))) from None
+        raise FitError(error.reason, "; ".join((str(error), *problems))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
     left_out = samples.skipped | (
         {"newer ones without the experts of their decode steps": silent} if silent else {}
     )
-    return Logged(model, known, left_out, told)
+    return Logged(model, known, left_out, problems)
 
 
 def _traffic(samples: Samples, times: npt.NDArray[np.float64], *, share: float) -> Traffic:
@@ -156,7 +156,7 @@ def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
 
 
 def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) -> Arrivals | None:
-    """Return when samples came, and how many of all that was logged came meanwhile; None if their clocks say nonsense."""
+    """Return when samples came, and how many logged requests came meanwhile; None if their clocks are inconsistent."""
     if samples.times is None:
         return None
     first, last = samples.times[[0, -1]].tolist()
@@ -169,16 +169,16 @@ def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) ->
 
 def _credible(samples: Samples) -> npt.NDArray[np.intp]:
     """Return the positions of samples each of whose layers chose about as many experts as its tokens do."""
-    told = samples.decode.sum(axis=2) / (samples.decode_tokens[:, None] * float(samples.top_k))
-    fine = (abs(told - 1.0) < _TOLERANCE) & (samples.prefill.sum(axis=2) > 0)
+    ratio = samples.decode.sum(axis=2) / (samples.decode_tokens[:, None] * float(samples.top_k))
+    fine = (abs(ratio - 1.0) < _TOLERANCE) & (samples.prefill.sum(axis=2) > 0)
     return np.flatnonzero(fine.all(axis=1))
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    if found := segments(path):
-        return found
+    if files := segments(path):
+        return files
     raise FitError(
         "NoLog",
         f"{path}: holds no signature log (*.siglog); name each router's own folder with a --log of its own",
@@ -186,7 +186,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _records(files: Sequence[Path], damaged: dict[Path, str]) -> Iterator[Record]:
-    """Yield the records of segments up to each one's first damaged frame, which is told in ``damaged``."""
+    """Yield the records of segments up to each one's first damaged frame, which ``damaged`` records."""
     for path in files:
         reader = FrameReader()
         try:

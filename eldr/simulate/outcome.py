@@ -1,4 +1,4 @@
-"""What single runs of a study found."""
+"""Results of single runs of a study."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from eldr.simulate.measures import Measures
 
 MOST_WAITED = 0.01
-"""Share of requests that may find their engine without room where a pool keeps up."""
+"""Share of requests that may meet a full engine where a pool keeps up."""
 
 
 class Outcome(NamedTuple):

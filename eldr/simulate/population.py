@@ -1,4 +1,4 @@
-"""The requests that a simulated pool may be sent: what their prompts say, what their decode steps do."""
+"""The requests that a simulated pool may be sent: activations of their prompts and of their decode steps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Population:
     output_tokens : ndarray of int, shape (n,), optional
         Length of each answer where it is known.
     arrivals : Arrivals, optional
-        When they came, in the order in which they stand here; None where nobody knows.
+        When they came, in the order in which they stand here; None where it is unknown.
     """
 
     prefill: npt.NDArray[np.unsignedinteger[Any]]
@@ -90,8 +90,8 @@ class Population:
     def chances(self) -> npt.NDArray[np.float64]:
         """How likely each request is the next one of the traffic, shape (n,): labels by their shares, requests of one alike."""
         weights = np.array(self.shares)[self.label] / np.bincount(self.label)[self.label]
-        found: npt.NDArray[np.float64] = weights / weights.sum()
-        return found
+        probabilities: npt.NDArray[np.float64] = weights / weights.sum()
+        return probabilities
 
     def active(self, batch: float, rng: np.random.Generator, draws: int = 64) -> float:
         """Return the expected distinct experts per layer of a batch of randomly placed requests.

@@ -1,4 +1,4 @@
-"""What a study found, for machines."""
+"""Results of a study, for machines."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _finite(value: float) -> float | None:
 
 
 def _best(study: Study, runs: list[list[Measures]]) -> tuple[str, list[str]]:
-    """Return the policy with the least mean TPOT, and those of which nobody can say that they are worse."""
+    """Return the policy with the least mean TPOT, and those that are not shown to be worse."""
     means = [[run.tpot_mean for run in some] for some in runs]
     best = min(range(len(means)), key=lambda which: float(np.mean(means[which])))
     level = []
@@ -106,8 +106,8 @@ def _means(runs: list[Measures]) -> dict[str, float]:
 def _changes(runs: list[Measures], baseline: list[Measures]) -> dict[str, list[float | None]]:
     changes: dict[str, list[float | None]] = {}
     for name in COMPARED:
-        found = change([getattr(run, name) for run in runs], [getattr(run, name) for run in baseline])
-        changes[name] = [found.mean, _finite(found.half_width)]
+        interval = change([getattr(run, name) for run in runs], [getattr(run, name) for run in baseline])
+        changes[name] = [interval.mean, _finite(interval.half_width)]
     return changes
 
 
@@ -128,23 +128,23 @@ def check_numbers(outcomes: Sequence[Outcome]) -> None:
 
 
 def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]:
-    """Return what a reader should know before believing the figures."""
-    found = []
+    """Return the caveats of the figures."""
+    caveats = []
     held = max(
         study.settings[one.setting].engines * one.measures.batch for one in outcomes if one.contender == 0
     )
     if held > distinct:
-        found.append(
+        caveats.append(
             f"engines hold {held:.0f} requests together, and there are {distinct} different ones: the same ones meet, "
             "which saves experts that other traffic would not save"
         )
     worst = max(outcomes, key=lambda one: one.measures.waited)
     if worst.measures.waited > MOST_WAITED:
         setting, policy = study.settings[worst.setting], study.contenders[worst.contender]
-        found.append(
+        caveats.append(
             f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
             f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
         )
     if len(study.seeds) == 1:
-        found.append("one seed gives no intervals")
-    return found
+        caveats.append("one seed gives no intervals")
+    return caveats

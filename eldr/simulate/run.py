@@ -43,10 +43,10 @@ class Pool:
 
 
 class Exchange(NamedTuple):
-    """What several routers do every so many seconds: tell each other what they placed."""
+    """Periodic exchange between routers: each publishes what it placed."""
 
     every: float
-    tell: Callable[[], None]
+    publish: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +154,7 @@ class _Simulation:
                 continue
             now, engine, plan = heapq.heappop(self._due)
             if self._exchange is not None and engine == _ROUTERS_TALK:
-                self._exchange.tell()
+                self._exchange.publish()
                 heapq.heappush(self._due, (now + self._exchange.every, _ROUTERS_TALK, 0))
             elif plan == self._plans[engine]:
                 self._advance(engine, now)

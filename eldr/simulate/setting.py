@@ -26,7 +26,7 @@ class Setting:
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
     speeds : tuple of float
-        Times as long as the step-time model says, of engine after engine, repeated.
+        Factors of the step-time model, of engine after engine, repeated.
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float

@@ -21,9 +21,9 @@ _BURSTY = 4.0
 
 
 POLICIES = ",".join(usual())
-"""Compared unless told."""
+"""Compared by default."""
 BATCH = 32.0
-"""Requests of an engine unless told."""
+"""Requests of an engine by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """Requests and what the command assumes of them unless told.
+    """Requests and the command's defaults for them.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Asked:
     distinct : int
         Requests that there are to draw from.
     notes : tuple of str
-        What to know before believing the figures.
+        Caveats of the figures.
     speeds : tuple of float
         Of the engines, times as long as the step-time model.
     policies : str
@@ -65,7 +65,7 @@ class Asked:
     batch : float or None
         Mean batch of an engine; None: what the log's own rate leads to.
     has_rate : bool
-        Whether they tell how many came per second.
+        Whether their rate of arrival is known.
     """
 
     source: Source
@@ -97,9 +97,11 @@ def from_cluster(
     from eldr.simulate.cluster import Cluster  # brings the client library
 
     with tempfile.TemporaryDirectory(prefix="eldr-simulate-") as folder:
-        found = Cluster(context, namespace, str(kubeconfig) if kubeconfig else None).find(name, Path(folder))
-        own = in_effect(found.resource, found.states)
-        if not any(file.stat().st_size for log in found.logs for file in log.iterdir()):
+        deployment = Cluster(context, namespace, str(kubeconfig) if kubeconfig else None).find(
+            name, Path(folder)
+        )
+        own = in_effect(deployment.resource, deployment.states)
+        if not any(file.stat().st_size for log in deployment.logs for file in log.iterdir()):
             raise FitError(
                 "NoSamples",
                 f"the routers of {name} have logged no request yet; raise spec.signatures.samplePercent if it is low, send traffic, "
@@ -122,11 +124,11 @@ def from_cluster(
         reading = replace(
             reading, model=reading.model or own.model, step_time=reading.step_time or own.step_time
         )
-        asked = from_logs(list(found.logs), reading, share=own.share)
+        asked = from_logs(list(deployment.logs), reading, share=own.share)
     return replace(
         asked,
         words=f"{own.words}{learned} {asked.words}",
-        notes=(*found.notes, *notes, *asked.notes),
+        notes=(*deployment.notes, *notes, *asked.notes),
         engines=own.engines,
         speeds=own.speeds or asked.speeds,
         policies=own.policies,

@@ -21,7 +21,7 @@ are slower than 100), so that nothing is left for requests and for what is besid
 QWEN3_30B_H200 = StepTime(fixed=2.856e-3, per_expert=103.6e-6, per_request=17.95e-6, n_experts=128)
 """Least squares of the four decode steps of Qwen3-30B-A3B on an NVIDIA H200 in ``docs/benchmarks/gpu-check.md``, 0.13 ms off at most. Their
 weights are random, so that each token's 8 experts are taken as drawn evenly from 128: a batch of B has 128 (1 - (15/16)^B). Three constants
-of four points whose batch and experts rise together: what an expert costs is not told apart from what a request costs."""
+of four points whose batch and experts rise together: the cost of an expert cannot be separated from that of a request."""
 
 STEP_TIMES = {
     "qwen3-30b-mi300x": QWEN3_30B_MI300X,
@@ -29,7 +29,7 @@ STEP_TIMES = {
     "gemma-4-26b-mi300x": GEMMA_4_26B_MI300X,
     "qwen3-30b-h200": QWEN3_30B_H200,
 }
-"""By name; ``make -C hack/lab evidence`` fits those of published times anew and tells how far off they are."""
+"""By name; ``make -C hack/lab evidence`` fits those of published times anew and reports their errors."""
 
 
 def parse_step_time(text: str, n_experts: int) -> StepTime:

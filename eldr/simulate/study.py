@@ -40,10 +40,10 @@ class Prepared:
 
 
 class Progress(Protocol):
-    """Told of every run that is over."""
+    """Callback for every run that is over."""
 
     def __call__(self, done: int) -> None:
-        """Take how many are."""
+        """Receive the number of finished runs."""
 
 
 def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
@@ -55,11 +55,11 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
         If the requests for calibration cannot carry so many centroids.
     """
     traffic = source.traffic(seed)
-    found: dict[Fitted, CentroidSet] = {}
+    sets: dict[Fitted, CentroidSet] = {}
     if any(contender.centroids for contender in contenders):
-        found = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
+        sets = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
     counts = traffic.requests.prefill
-    similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
+    similarity = {key: centroids.similarities(one, counts) for key, one in sets.items()}
     return Prepared(seed, traffic.requests, similarity)
 
 

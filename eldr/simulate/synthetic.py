@@ -2,7 +2,7 @@
 
 A logit per layer and expert is the sum of what all requests share, what a domain, a sub-domain and the request itself add.
 Strengths were chosen so that batches of one domain use as many experts fewer than mixed ones as the paper reports
-(task 16 to 20 %, language 5 to 7 %), and prompts tell as much of decode steps.
+(task 16 to 20 %, language 5 to 7 %), and prompts predict decode steps as well.
 """
 
 from __future__ import annotations

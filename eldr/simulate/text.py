@@ -1,4 +1,4 @@
-"""What a study found, for people: first what to set, then the figures behind it."""
+"""Results of a study, for people: first what to set, then the figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recommendation(setting: dict[str, Any]) -> str:
 
 
 def details(setting: dict[str, Any]) -> str:
-    """Return what else the figures of one setting say; empty if nothing."""
+    """Return other conclusions for one setting; empty if there are none."""
     if (choice := _choice(setting)) is None:
         return ""
     sentences = []
@@ -54,7 +54,7 @@ def _choice(setting: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _shortens(row: dict[str, Any]) -> bool:
-    """Tell whether a policy's mean is shorter than the first policy's by more than chance, and worth a word."""
+    """Return whether a policy's mean is shorter than the first policy's by more than chance, and worth a word."""
     mean, half_width = row["change"]["tpot_mean"]
     return bool(mean <= -_WORTH_A_WORD and mean + (half_width or 0.0) < 0)
 
@@ -79,14 +79,14 @@ def _calmest(setting: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
     return calm if calm["tpot_p99"] < best["tpot_p99"] * 0.99 else best
 
 
-def _percent(found: list[float | None], unit: str = " %") -> str:
-    mean, half_width = found
+def _percent(interval: list[float | None], unit: str = " %") -> str:
+    mean, half_width = interval
     text = f"{100 * (mean or 0.0):+.1f}"
     return text + unit if half_width is None else f"{text} ±{100 * half_width:.1f}{unit}"
 
 
 def print_text(report: dict[str, Any], console: Console) -> None:
-    """Write what was found as tables with a sentence below each."""
+    """Write the results as tables with a sentence below each."""
     step_time = report["step_time"]
     settings = report["settings"]
     for setting in settings:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from eldr.cli import main
 from eldr.simulate import cluster
-from eldr.simulate.cluster import Found
+from eldr.simulate.cluster import Deployment
 from eldr.simulate.effect import in_effect
 
 STEP_TIME = {"fixed": 0.02, "per_expert": 1e-3, "per_request": 4e-5, "windows": 9}
@@ -68,7 +68,7 @@ def simulate(monkeypatch, write_log):
             pass
 
         def find(self, name, _):
-            return Found("team", resource(redundantExperts=16), ({"step_time": STEP_TIME},), (log,), ())
+            return Deployment("team", resource(redundantExperts=16), ({"step_time": STEP_TIME},), (log,), ())
 
     monkeypatch.setattr(cluster, "Cluster", Fake)
     quick = ["--rate", "9", "--seconds", "4", "--seeds", "1", "--json", "-"]
