@@ -59,8 +59,8 @@ class Cluster:
             if error.status == 404:
                 return None
             raise
-        found: dict[str, Any] = json.loads(raw.data)
-        return found
+        config_map: dict[str, Any] = json.loads(raw.data)
+        return config_map
 
     @stamina.retry(on=_is_transient, attempts=6, timeout=30.0)
     def create(
@@ -89,8 +89,8 @@ class Cluster:
         except kubernetes.client.ApiException as error:
             if error.status != 409:
                 raise
-            found = self.config_map(name) or {}
-            if (found.get("data") or {}, found.get("binaryData") or {}) != (data or {}, encoded):
+            existing = self.config_map(name) or {}
+            if (existing.get("data") or {}, existing.get("binaryData") or {}) != (data or {}, encoded):
                 raise FileExistsError(
                     f"ConfigMap {name} exists with other contents; delete it or rename the EldrFit"
                 ) from error

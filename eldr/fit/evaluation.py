@@ -184,14 +184,14 @@ def evaluate(
         )
 
     with ThreadPoolExecutor(2) as pool:  # NumPy lets go of the interpreter for the exponentials
-        whole = start(pool, np.arange(len(known)), max(ARRIVALS * k * batch, LEAST_ARRIVALS))
+        full = start(pool, np.arange(len(known)), max(ARRIVALS * k * batch, LEAST_ARRIVALS))
         of_half = max(ARRIVALS_OF_HALF * k * batch, LEAST_ARRIVALS_OF_HALF)
         halves = [
             (start(pool, one, of_half), start(pool, other, of_half))
             for one, other in balanced_halves(len(known), rng)
         ]
         split = [(one().savings(), other().savings()) for one, other in halves]
-    replayed = whole()
+    replayed = full()
     of_all = replayed.savings()
 
     def estimate(figure: Callable[[_Savings], float]) -> Interval:
@@ -200,10 +200,10 @@ def evaluate(
     return Evaluation(
         jsq=replayed.jsq,
         new=replayed.new,
-        reduction=estimate(lambda found: found.new),
-        active_reduction=None if active is None else estimate(lambda found: found.active),
-        gain=None if active is None else estimate(lambda found: found.new - found.active),
-        saving=estimate(lambda found: found.random),
+        reduction=estimate(lambda savings: savings.new),
+        active_reduction=None if active is None else estimate(lambda savings: savings.active),
+        gain=None if active is None else estimate(lambda savings: savings.new - savings.active),
+        saving=estimate(lambda savings: savings.random),
         held_out=len(known),
         band=measure_band(similarity, tau, band.min_candidates),
     )
@@ -215,7 +215,7 @@ def _arrivals(rows: Rows, n: int, rng: np.random.Generator) -> Rows:
 
 
 def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
-    """Tell how often a band leaves one candidate, and which one would leave it in the share ``SINGLE`` of decisions.
+    """Measure how often a band leaves one candidate, and the band that would do so in the share ``SINGLE`` of decisions.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
 
 
 def similarities_to(samples: Samples, rows: Rows, centroids: CentroidSet, k: int) -> Floats:
-    """Return the cosines of some records to the first ``k`` slots, shape (n_rows, k); NaN for slots that the set does not know."""
+    """Return the cosines of some records to the first ``k`` slots, shape (n_rows, k); NaN for slots that the set lacks."""
     scores = np.full((len(rows), k), np.nan, dtype=np.float32)
     weights, mask, centers = centroids.full_weights(), centroids.layer_mask, centroids.centers[:k].T
     at = 0

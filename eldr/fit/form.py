@@ -17,11 +17,11 @@ from eldr.fit.samples import Samples
 
 N_PAIRS = 30_000
 MIN_DECODED = 32
-"""Below so many records with decode-time activations, rho says nothing."""
+"""Below so many records with decode-time activations, rho is not significant."""
 MIN_RHO = 0.1
-"""Below it, decode-time activations tell no layer from another: the greedy choice would follow noise."""
+"""Below it, decode-time activations do not separate layers: the greedy choice would follow noise."""
 FEW_TOUCHED = 0.5
-"""Where a prompt touches less of the cells on average, which ones it touches tells more than how often: idf."""
+"""Where a prompt touches less of the cells on average, which ones it touches is more informative than how often: idf."""
 _BATCH = 1024  # records whose signatures are made at a time
 
 Basis = Literal["correlation", "uninformative", "no_decode"]

@@ -38,7 +38,7 @@ class Job:
     since : float or None
         Unix time; older records are left out as well.
     before : float or None
-        Unix time; records from before it tell what may return.
+        Unix time; records from before it show which traffic may return.
     min_samples : int or None
         Usable records below which no set is made.
     token : str
@@ -101,7 +101,7 @@ def run(job: Job, progress: Progress) -> dict[str, Any]:
 
 
 def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Baseline | None, str | None]:
-    """Return what was found, what traffic before looks like to it, and the digest of the set that it was compared with."""
+    """Return the fit, the baseline of earlier traffic, and the digest of the set that it was compared with."""
     routing = _routing(job, cluster)
     urls = cluster.router_urls(job.deployment)
     if not urls:
@@ -153,8 +153,8 @@ def _trust(job: Job) -> Trust:
 
 
 def _routing(job: Job, cluster: Cluster) -> dict[str, Any]:
-    found = cluster.config_map(contract.routing_name(job.deployment))
-    routing = json.loads(found["data"][contract.ROUTING_KEY]) if found else {}
+    config_map = cluster.config_map(contract.routing_name(job.deployment))
+    routing = json.loads(config_map["data"][contract.ROUTING_KEY]) if config_map else {}
     assert isinstance(routing, dict)  # noqa: S101 - only the operator writes it
     return routing
 
@@ -168,10 +168,10 @@ def _active_set(
     try:
         shards = []
         for shard in pointer["shards"]:
-            found = cluster.config_map(shard["name"])
-            if found is None:
+            config_map = cluster.config_map(shard["name"])
+            if config_map is None:
                 raise centroids.CentroidsError(f"shard {shard['name']} is missing")  # noqa: TRY301
-            shards.append(base64.b64decode(found["binaryData"][contract.SHARD_KEY]))
+            shards.append(base64.b64decode(config_map["binaryData"][contract.SHARD_KEY]))
         return centroids.load(centroids.join(shards, [shard["sha256"] for shard in pointer["shards"]]))
     except (centroids.CentroidsError, KeyError, ValueError) as error:
         # A damaged active set must not stop the fit that would replace it.

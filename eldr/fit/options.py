@@ -24,7 +24,7 @@ def picture(context: click.Context, parameter: click.Parameter, path: Path | Non
     return writable(context, parameter, path)
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # older click knows none
+class Moment(click.ParamType):  # type: ignore[type-arg]  # older click has none
     """A time: Unix seconds, or ISO 8601 with its zone."""
 
     name = "time"
@@ -32,12 +32,12 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # older click knows no
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the time as Unix seconds, or fail."""
         try:
-            found = float(value)
+            seconds = float(value)
         except ValueError:
-            found = self._parsed(str(value), param, ctx)
-        if not 0 <= found < math.inf:
+            seconds = self._parsed(str(value), param, ctx)
+        if not 0 <= seconds < math.inf:
             self._wrong(value, param, ctx)
-        return found
+        return seconds
 
     def _parsed(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:

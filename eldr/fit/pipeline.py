@@ -45,7 +45,7 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FitResult:
-    """Everything that a fit found.
+    """Results of a fit.
 
     Attributes
     ----------

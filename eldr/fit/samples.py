@@ -33,7 +33,7 @@ _REMEDIES = {
 
 
 class FitError(Exception):
-    """The fit cannot be made; ``reason`` is CamelCase for conditions, the message says what to do."""
+    """The fit cannot be made; ``reason`` is CamelCase for conditions, the message names the remedy."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -152,7 +152,7 @@ def unusable(record: Record, model: str, since: float = 0.0, until: float = math
 
 
 def _in_range(record: Record) -> bool:
-    """Tell whether the numbers of a record are ones that a router could have written; its counts are another matter."""
+    """Return whether a record's numbers are in range; its counts are checked elsewhere."""
     return (
         math.isfinite(record.time)
         and record.n_layers > 0
@@ -162,7 +162,7 @@ def _in_range(record: Record) -> bool:
 
 
 def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
-    """Turn records into arrays; FitError if there is none, or if they disagree in geometry and no majority can be told."""
+    """Turn records into arrays; FitError if there is none, or if they disagree in geometry and have no majority."""
     if not records:
         raise _nothing_left(skipped)
     shapes = Counter((record.n_layers, record.n_experts, record.top_k) for record in records)

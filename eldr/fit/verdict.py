@@ -26,8 +26,8 @@ def judge(result: FitResult) -> Verdict:
 
     Notes
     -----
-    Beyond doubt: the whole 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
-    A set whose whole interval against JSQ lies below 0 regresses.
+    Beyond doubt: the full 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
+    A set whose full interval against JSQ lies below 0 regresses.
     A set that cannot be judged is accepted only where it replaces none, or nothing can be chosen.
     """
     evaluation = result.evaluation
