@@ -23,7 +23,7 @@ class Answer(Protocol):
     id: str
 
     def before(self) -> list[bytes]:
-        """Return what is said before the engine begins."""
+        """Return the events before the engine begins."""
         return []
 
     def opening(self, index: int) -> list[bytes]:
@@ -38,7 +38,7 @@ class Answer(Protocol):
     def failure(self) -> list[bytes]:
         """Return what a failed pull looks like, whose head went out with status 200 long ago: ``kv_load_failure_policy=fail``."""
 
-    def whole(
+    def unstreamed(
         self, texts: list[str], prompt_tokens: int, tokens: int, kv_transfer_params: dict[str, Any] | None
     ) -> dict[str, Any]:
         """Return the answer of a request that was not streamed."""
@@ -93,7 +93,7 @@ class Completion(Answer):
         """Return what a failed pull looks like."""
         return [event(error_body("Internal server error", "InternalServerError", 500)), _DONE]
 
-    def whole(
+    def unstreamed(
         self, texts: list[str], prompt_tokens: int, tokens: int, kv_transfer_params: dict[str, Any] | None
     ) -> dict[str, Any]:
         """Return the answer of a request that was not streamed."""

@@ -114,7 +114,7 @@ class Batch:
 
     def _generate(self, sequence: Sequence) -> range:
         sequence.accepted += self._drafts * self._accepted
-        first, whole = sequence.generated, int(sequence.accepted)
-        sequence.accepted -= whole
-        sequence.generated = min(first + 1 + whole, sequence.max_tokens)
+        first, accepted = sequence.generated, int(sequence.accepted)
+        sequence.accepted -= accepted
+        sequence.generated = min(first + 1 + accepted, sequence.max_tokens)
         return range(first, sequence.generated)

@@ -55,7 +55,7 @@ class EngineSettings:
     activations : int
         Finished requests whose decode-time activations are kept for routers.
     heeds_deadlines : bool
-        Whether it knows ``eldr_pull_before``, as an engine with the plug-in does.
+        Whether it supports ``eldr_pull_before``, as an engine with the plug-in does.
     kv_key : str
         Engines with another key hold KV of another kind.
     """
@@ -221,7 +221,7 @@ class Engine:
             self._admit()
 
     def has_work(self) -> bool:
-        """Tell whether requests are served or wait, or results wait for their pull."""
+        """Return whether requests are served or wait, or results wait for their pull."""
         return bool(self._occupied or self._seats or len(self.results))
 
     def _admit(self) -> None:

@@ -18,7 +18,7 @@ class Message(Answer):
         self._head = {"id": self.id, "type": "message", "role": "assistant", "model": model}
 
     def before(self) -> list[bytes]:
-        """Say nothing."""
+        """Return no events."""
         return []
 
     def opening(self, index: int) -> list[bytes]:
@@ -57,10 +57,10 @@ class Message(Answer):
         """Return what vLLM makes of a chat's error event."""
         return [_event("error", error={"type": "internal_error", "message": "1 validation error"})]
 
-    def whole(
+    def unstreamed(
         self, texts: list[str], prompt_tokens: int, tokens: int, kv_transfer_params: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Return the whole message, without fields that are null."""
+        """Return the complete message, without fields that are null."""
         (text,) = texts
         answer: dict[str, Any] = {
             **self._head,

@@ -33,12 +33,12 @@ class Response(Answer):
         }
 
     def before(self) -> list[bytes]:
-        """Say what comes before the engine begins."""
+        """Return the events before the engine begins."""
         begun = {**self._head, "status": "in_progress", "output": [], "usage": None}
         return [self._event(f"response.{name}", response=begun) for name in ("created", "in_progress")]
 
     def opening(self, index: int) -> list[bytes]:
-        """Say nothing: a message begins with its first token."""
+        """Return no events: a message begins with its first token."""
         del index
         return []
 
@@ -61,7 +61,7 @@ class Response(Answer):
         """Return the events that close everything."""
         at: dict[str, Any] = {"item_id": self._item, "output_index": 0, "content_index": 0}
         item = self._message("completed")
-        response = self.whole([self._text], prompt_tokens, tokens, None)
+        response = self.unstreamed([self._text], prompt_tokens, tokens, None)
         return [
             self._event("response.output_text.done", text=self._text, logprobs=[], **at),
             self._event("response.content_part.done", part=item["content"][0], **at),
@@ -70,13 +70,13 @@ class Response(Answer):
         ]
 
     def failure(self) -> list[bytes]:
-        """Say nothing: vLLM fails to say it, and cuts the connection."""
+        """Raise: vLLM fails to send an error, and cuts the connection."""
         raise ConnectionError("the pull failed")
 
-    def whole(
+    def unstreamed(
         self, texts: list[str], prompt_tokens: int, tokens: int, kv_transfer_params: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Return the whole response; all of it was used up, so it is incomplete."""
+        """Return the complete response; it used all its tokens, so its status is incomplete."""
         (self._text,) = texts
         return {
             **self._head,

@@ -46,7 +46,7 @@ class EngineApp:
         self._draining = True
 
     def has_work(self) -> bool:
-        """Tell whether something is left to finish."""
+        """Return whether work is left."""
         return self._engine.has_work()
 
     def app(self) -> Starlette:
@@ -89,7 +89,7 @@ class EngineApp:
         return Response()
 
     async def version(self, _: Request) -> Response:
-        """Tell which vLLM's surface this is."""
+        """Return the version of vLLM that this imitates."""
         return _json({"version": f"{VLLM_VERSION}+eldr.sim"})
 
     async def load(self, _: Request) -> Response:
@@ -152,7 +152,7 @@ class EngineApp:
         # vLLM answers a streamed prefill without kv_transfer_params, so there is no special case for it here.
         if parsed.stream:
             return StreamingResponse(_stream(generation), media_type="text/event-stream")
-        return await _whole(generation, request)
+        return await _unstreamed(generation, request)
 
     async def activations(self, request: Request) -> Response:
         """Serve decode-time activations by cursor."""
@@ -184,8 +184,8 @@ async def _stream(generation: Generation) -> AsyncIterator[bytes]:
             yield chunk
 
 
-async def _whole(generation: Generation, request: Request) -> Response:
-    answer = asyncio.ensure_future(generation.whole())
+async def _unstreamed(generation: Generation, request: Request) -> Response:
+    answer = asyncio.ensure_future(generation.unstreamed())
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Serving one request on a simulated engine: from parsed body to text, streamed or whole."""
+"""Serving one request on a simulated engine: from parsed body to text, streamed or not."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class Generation:
         await self._engine.prefill(tokens)
         return text.fingerprint(prompt)
 
-    async def whole(self) -> dict[str, Any]:
+    async def unstreamed(self) -> dict[str, Any]:
         """Generate everything and return the answer object."""
         texts = [""] * len(self._request.prompts)
         async with contextlib.aclosing(self.tokens()) as tokens:
             async for choice, piece, _ in tokens:
                 texts[choice] += piece
         total = len(texts) * self._request.max_tokens
-        return self._answer.whole(texts, self.prompt_tokens, total, self.kv_transfer_params)
+        return self._answer.unstreamed(texts, self.prompt_tokens, total, self.kv_transfer_params)
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the SSE events of a streamed answer, or of a failed pull; a chat's opening comes before that, as in vLLM."""

@@ -1,4 +1,4 @@
-"""What a simulated engine tells about itself: vLLM's metric names, ours beside them, and decode-time activations."""
+"""What a simulated engine reports: vLLM's metric names, ours beside them, and decode-time activations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EngineMetrics:
     keeps_deadlines : bool
         Whether late pulls and refusals are counted, as an engine with the plug-in does.
     kv_blocks, block_size : int
-        KV capacity; no blocks: it is not told.
+        KV capacity; 0: it is not reported.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ def fingerprint(prompt: str) -> str:
 
 
 def stale(kv: str) -> str:
-    """Return what a pull finds in blocks that now belong to somebody else."""
+    """Return what a pull reads from blocks that now belong to another request."""
     return hashlib.blake2b(b"overwritten " + kv.encode(), digest_size=16).hexdigest()
 
 

@@ -63,18 +63,18 @@ class Traces:
 
         The same on every engine, so that prefill and decode agree without talking.
         """
-        found = _TAG.search(prompt)
+        match = _TAG.search(prompt)
         number = (
-            int(found.group(1))
-            if found
+            int(match.group(1))
+            if match
             else int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest())
         )
         return number % len(self)
 
     def tokens_of(self, prompt: str) -> int:
-        """Return how long a prompt is: as ``[eldr tokens N]`` in it says, else as its record is."""
-        found = _LENGTH.search(prompt)
-        return int(found.group(1)) if found else int(self.prompt_tokens[self.record_of(prompt)])
+        """Return the length of a prompt: N of its ``[eldr tokens N]``, else its record's."""
+        match = _LENGTH.search(prompt)
+        return int(match.group(1)) if match else int(self.prompt_tokens[self.record_of(prompt)])
 
     def experts(self, record: int, step: int) -> npt.NDArray[np.uint8]:
         """Return the experts of one decode step, shape (n_layers, top_k); steps repeat after the captured ones."""
