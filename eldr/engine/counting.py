@@ -65,7 +65,7 @@ class Counting:
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        if isinstance(error, HiddenRoutingError):  # known, and told with its remedy
+        if isinstance(error, HiddenRoutingError):  # known, and reported with its remedy
             self.stop(str(error))
             return True
         if not self.stopped:

@@ -14,4 +14,4 @@ class RanksDisagreeError(RuntimeError):
 
 
 class RankAloneError(RuntimeError):
-    """A rank cannot follow what the others have chosen by now, and they do not know: its process must end, and so the engine."""
+    """A rank cannot follow what the others have chosen, and cannot report it: its process must end, and so the engine."""

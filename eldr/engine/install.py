@@ -16,7 +16,7 @@ _MARK = ".eldr-plugin"
 
 
 class NotACopyError(Exception):
-    """What would be replaced is not an earlier copy; the message says what to do."""
+    """What would be replaced is not an earlier copy; the message names the remedy."""
 
 
 @click.command("engine-plugin")

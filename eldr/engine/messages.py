@@ -1,4 +1,4 @@
-"""What a worker tells the scheduler through vLLM, once per step."""
+"""What a worker reports to the scheduler through vLLM, once per step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class StepReport(KVConnectorWorkerMetadata):
     **figures : Tensor or None
         Of the step, left out where None. ``union``: active experts per layer, shape (L,). ``drafted``: experts that layers which draft
         have loaded since the report before, shape (). ``balance``: what the choice of replicas brought, shape (L, N_FIGURES).
-        ``requests``: those of the step on all ranks, shape (), 0 where another rank tells of the step; left out if this
-        engine's scheduler knows them all.
+        ``requests``: those of the step on all ranks, shape (), 0 where another rank reports the step; left out if this
+        engine's scheduler has them all.
 
     Attributes
     ----------

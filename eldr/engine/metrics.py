@@ -27,11 +27,11 @@ OUTCOMES = (contract.LATE_PREFILLED, contract.LATE_DISCARDED)
 
 @contextmanager
 def _left_out(what: str) -> Iterator[None]:
-    """Have metrics lack what fails in this context, and the log say so once."""
+    """Leave what fails in this context out of the metrics, and log it once."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it is, serving goes on
-        # as text: vLLM tells two warnings apart by their arguments, and no two exceptions are equal
+        # as text: vLLM distinguishes two warnings by their arguments, and no two exceptions are equal
         logger.warning_once("ELDR: %s is left out of the metrics: %s", what, repr(error))
 
 
@@ -90,8 +90,8 @@ class EngineStats(KVConnectorStats):
         """Count a prompt that was prefilled here because too little of it would have been pulled."""
         self.data["cut"] += 1
 
-    def tell(self, stopped: str) -> None:
-        """Say in every report whether counting has stopped: one may be lost on its way."""
+    def set_stopped(self, stopped: str) -> None:
+        """Set in every report whether counting has stopped: one may be lost on its way."""
         self.data["stopped"] = int(bool(stopped))
 
     def take(self) -> EngineStats | None:
@@ -103,7 +103,7 @@ class EngineStats(KVConnectorStats):
         return taken
 
     def is_empty(self) -> bool:
-        """Tell whether there is anything to report."""
+        """Return whether there is anything to report."""
         with _left_out("a report"):
             return not any(
                 self.data[key] for key in ("seconds", "records", "late", "cut", "balance", "stopped")
@@ -130,9 +130,9 @@ class EngineStats(KVConnectorStats):
 
 
 def stopped() -> EngineStats:
-    """Return a report that tells only that counting has stopped."""
+    """Return a report of nothing but that counting has stopped."""
     stats = EngineStats()
-    stats.tell("stopped")
+    stats.set_stopped("stopped")
     return stats
 
 

@@ -1,7 +1,7 @@
 """What the plug-in hooks into in vLLM, and what of it an installed vLLM lacks. The gate at an engine's start reads this.
 
 What would raise outside of counting is refused here: an import, a hook, a method that ours replaces. A field that vLLM renamed ends
-counting only (:mod:`eldr.engine.counting`). Whether all of it still means the same is what tests of real engines tell; they ran with the
+counting only (:mod:`eldr.engine.counting`). The tests of real engines check that all of it still means the same; they ran with the
 releases in :data:`TESTED`.
 """
 
@@ -34,7 +34,7 @@ def version() -> str:
 
 
 def tested() -> bool:
-    """Tell whether it belongs to a release that the tests of real engines ran on."""
+    """Return whether it belongs to a release that the tests of real engines ran on."""
     return version().startswith(tuple(f"{release}." for release in TESTED))
 
 
@@ -47,7 +47,7 @@ def lack(what: Iterable[str]) -> str:
 
 
 def drafts_first() -> bool:
-    """Tell whether model runner V2 drafts before it hands a step over to connectors, which tell where its tokens lie then."""
+    """Return whether model runner V2 drafts before it hands a step over to connectors, which then locate its tokens."""
     hand_over = _find("vllm.v1.worker.gpu.kv_connector:ActiveKVConnector.post_forward")
     return "defer_finalize" not in _named(hand_over)
 
@@ -60,32 +60,34 @@ def missing() -> tuple[str, ...]:
 
 def imports() -> list[str]:
     """Return every ``module:name`` that the plug-in imports from vLLM."""
-    found = set()
+    names = set()
     for path in Path(__file__).parent.rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "from vllm" in text else ():
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm"):
-                found |= {f"{node.module}:{alias.name}" for alias in node.names}
-    return sorted(found)
+                names |= {f"{node.module}:{alias.name}" for alias in node.names}
+    return sorted(names)
 
 
 def _parameters() -> Iterator[str]:
     for target, ours in PARAMETERS.items():
-        yield _gone(target) or _unlike(target, ours, _named(_find(target)))
+        yield _gone(target) or _incompatible(target, ours, _named(_find(target)))
 
 
 def different(ours: type) -> list[str]:
     """Return which hooks of a class of ours its bases in vLLM lack, or have with other parameters."""
-    found = []
+    differences = []
     for hook in (name for name in vars(ours) if not name.startswith("_")):
         base = next((base for base in ours.__mro__[1:] if hook in vars(base)), None)
         if base is None:
-            found.append(f"{hook}, a hook, is gone")
+            differences.append(f"{hook}, a hook, is gone")
         elif not isinstance(vars(base)[hook], property):
-            found.append(
-                _unlike(f"{base.__name__}.{hook}", _named(getattr(ours, hook)), _named(getattr(base, hook)))
+            differences.append(
+                _incompatible(
+                    f"{base.__name__}.{hook}", _named(getattr(ours, hook)), _named(getattr(base, hook))
+                )
             )
-    return [text for text in found if text]
+    return [text for text in differences if text]
 
 
 def unmet(ours: type) -> list[str]:
@@ -120,8 +122,8 @@ def _named(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(function).parameters if name not in {"self", "cls"})
 
 
-def _unlike(name: str, ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
-    """Return in what two lists of parameters differ; empty if they do not."""
+def _incompatible(name: str, ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
+    """Return how two lists of parameters differ; empty if they do not."""
     if ours == theirs:
         return ""
     return f"{name} takes ({', '.join(theirs)}) instead of ({', '.join(ours)})"

@@ -39,8 +39,8 @@ def leave(reason: str, path: Path = TERMINATION_LOG) -> None:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Leave the reason of whatever ends the engine in this context; where other ranks wait for this one, end its process at once.
+def reported() -> Iterator[None]:
+    """Report the reason of whatever ends the engine in this context; where other ranks wait for this one, end its process at once.
 
     vLLM reports what one rank raises and goes on waiting for the others, but sees at once that a process is gone.
     """
@@ -57,8 +57,8 @@ def told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_missing_fields() -> Iterator[None]:
-    """As :func:`told`, where an engine's configuration is read: a field that this vLLM has not refuses the engine by its name."""
-    with told():
+    """As :func:`reported`, where an engine's configuration is read: a field that this vLLM has not refuses the engine by its name."""
+    with reported():
         try:
             yield
         except AttributeError as error:

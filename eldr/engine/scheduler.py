@@ -139,7 +139,7 @@ class Scheduler:
         counts = 1 if self._prompts is None else 2
         parallel = config.parallel_config
         rings = rings_of(config.kv_transfer_config.engine_id, parallel.data_parallel_size)
-        # an engine of one rank may have been told another number
+        # an engine of one rank may have been given another number
         own = rings[parallel.data_parallel_rank if len(rings) > 1 else 0]
         try:
             return RingWriter(own, records, counts * base64_of_uint16 + 1024)
@@ -334,7 +334,7 @@ class Scheduler:
         self._stats.add_record("unavailable" if not written else "exact" if exact else "inexact")
 
     def _publish_empty(self) -> None:
-        """Publish what generated one token, which was never fed: a reader that knows need not wait."""
+        """Publish what generated one token, which was never fed: a reader need not wait for it."""
         while self._empty and self._nothing is not None:
             name, short = self._empty[-1]
             self._publish(name, self._nothing, short)
@@ -347,7 +347,7 @@ class Scheduler:
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call."""
         with self._counting:
-            self._stats.tell(self._counting.stopped)
+            self._stats.set_stopped(self._counting.stopped)
             return self._stats.take()
         return metrics.stopped()
 

@@ -12,8 +12,8 @@ logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; t
 
 def transfer_of(request: Any) -> dict[str, Any]:
     """Return a request's ``kv_transfer_params``; none where they are no object: clients can send anything as ``vllm_xargs``."""
-    found = request.kv_transfer_params
-    return found if isinstance(found, dict) else {}
+    params = request.kv_transfer_params
+    return params if isinstance(params, dict) else {}
 
 
 def connectors_of(transfer: Any) -> list[str]:
@@ -25,7 +25,7 @@ def connectors_of(transfer: Any) -> list[str]:
 
 
 def is_pulled(request: Any) -> bool:
-    """Tell whether another engine will pull a request's KV; this one answers with a token at most."""
+    """Return whether another engine will pull a request's KV; this one answers with a token at most."""
     return bool(transfer_of(request).get("do_remote_decode"))
 
 
@@ -53,13 +53,13 @@ def drop_malformed(request: Any) -> None:
 def _is_sound(params: dict[str, Any]) -> bool:
     """Whether they ask for a pull with all that it reads, for a result to pull and nothing beside it, or for nothing."""
     if params.get("do_remote_prefill"):
-        return not params.get("do_remote_decode") and _is_whole(params)
+        return not params.get("do_remote_decode") and _is_complete(params)
     return not params.get("do_remote_decode") or all(
         params.get(name) is None for name in ("remote_block_ids", *_REMOTE, *_COUNTS)
     )
 
 
-def _is_whole(params: dict[str, Any]) -> bool:
+def _is_complete(params: dict[str, Any]) -> bool:
     """Whether everything is there that a pull reads, and has its type."""
     groups, expiry = params.get("remote_block_ids"), params.get("remote_blocks_expiry_time")
     return (
@@ -89,7 +89,7 @@ def scheduled(output: Any) -> list[tuple[str, int, int]]:
 
 
 def blocks_in(output: Any, group: int) -> Callable[[str], list[int]]:
-    """Return what tells all blocks that a request has in a KV cache group after the step was scheduled, in order."""
+    """Return a function from a request to its blocks in a KV cache group after the step was scheduled, in order."""
 
     def blocks_of(request: str) -> list[int]:
         blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[group]

@@ -1,8 +1,8 @@
 """The half in a worker's process: the experts of prompts, of answers, and of every step.
 
-Prompts are counted per KV block, so that a block that is found again brings its counts. Answers are counted per request: pulled
+Prompts are counted per KV block, so that a block that is reused brings its counts. Answers are counted per request: pulled
 blocks never pass a forward pass here, and cached ones hold other requests' counts. :mod:`eldr.engine.prefill.provenance` and
-:mod:`eldr.engine.decode.tracking` say which blocks and positions count.
+:mod:`eldr.engine.decode.tracking` choose which blocks and positions count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = init_logger("vllm.eldr")
 def agree(config: Any, counting: Counting, worker: Worker | None) -> None:
     """Have ranks with requests of their own count together, or not at all.
 
-    Every rank has to come here, whatever failed on it: the others wait for what it says.
+    Every rank has to come here, whatever failed on it: the others wait for its report.
     """
     if (over := union_group(config)) is None:
         return
@@ -162,7 +162,7 @@ class Worker:
             if self._orders.answers:
                 union = self._kernels.count_step(self._answers, experts, slots)
                 if (of_all := self._capture.union) is not None:
-                    of_ranks = of_all.told.clone()
+                    of_ranks = of_all.report.clone()
                     union, requests = of_ranks[:-1], of_ranks[-1]
         if union is None and chosen is None and not self._counts:
             return None

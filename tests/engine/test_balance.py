@@ -162,7 +162,7 @@ from eldr.engine.capture import kernels_triton
 
 NUMBERS = {"padded_experts": 256, "padded_ranks": 8, "padded_per_rank": 64, "padded_tail": 16, "padded_k": 8, "top_k": 8}
 OF_A_STEP = {"n_tokens", "n_ids"}
-POINTERS = {"logical_to_physical": "*i64", "replica_count": "*i64", "told": "*i64", "ids": "*i64", "found": "*i64"}
+POINTERS = {"logical_to_physical": "*i64", "replica_count": "*i64", "report": "*i64", "ids": "*i64", "remapped": "*i64"}
 POINTERS |= dict.fromkeys(["said", "places", "figures", "expert_ids", "layers", "tail"], "*i32")
 POINTERS |= dict.fromkeys(["counts", "latest", "positions", "used"], "*i32") | {"slots": "*i64", "owner": "*i64", "table": "*u8"}
 for target in (GPUTarget("hip", "gfx942", 64), GPUTarget("cuda", 90, 32)):

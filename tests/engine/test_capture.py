@@ -297,7 +297,7 @@ def run_parts(parts, spoiled=None):
         outside.router.capture_fn(own[:, 1, [0, 1, 0]] if bad == 1 else own[:, 1])
         captured = one.step.expert_ids(3).clone()
         one.step.end(failed=bool(one.counting.stopped))
-        return captured, int(one.step.union.told[-1])
+        return captured, int(one.step.union.report[-1])
 
     return on_all(parts, run)
 
@@ -371,10 +371,10 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     step.begin(2)
     route(layers[1], [[5, 0], [0, -1]])
     route(layers[0], [[1, 2], [3, 4]])
-    assert step.union.told.tolist() == [2, 4, 0], "the other tells of the 9 requests"
+    assert step.union.report.tolist() == [2, 4, 0], "the other tells of the 9 requests"
     assert step.expert_ids(2)[:, 0].tolist() == [[5, 0], [0, -1]], "its own, as without the others"
     step.begin(2)
-    assert step.union.told.tolist() == [0, 0, 0]
+    assert step.union.report.tolist() == [0, 0, 0]
     assert capture_of(engine(Layer(0))).union is None
 
 

@@ -93,7 +93,7 @@ def test_the_union_of_a_step_is_one_collective_and_two_kernels_whatever_the_laye
     with started:
         one.form(9)
     assert started.seen == ["_flag_experts", SUM, "_sum_up_step"]
-    assert one.told[:-1].tolist() == [len(buffer[:, at].unique()) for at in range(12)]
+    assert one.report[:-1].tolist() == [len(buffer[:, at].unique()) for at in range(12)]
 
 
 @pytest.fixture

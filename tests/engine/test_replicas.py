@@ -267,7 +267,7 @@ def test_a_rank_that_fails_after_they_have_agreed_ends_its_process(ours, group, 
     monkeypatch.setattr(start.Balance, where, fail)
     monkeypatch.setattr(refusal, "leave", left.append)
     monkeypatch.setattr(refusal.os, "_exit", ended)
-    with pytest.raises(SystemExit), refusal.told():  # as the connector calls it
+    with pytest.raises(SystemExit), refusal.reported():  # as the connector calls it
         start.start(config_of(Runner(0, ours())), activations=True)
     assert "replicas cannot be chosen: ZeroDivisionError()" in left[0]
 

@@ -64,10 +64,10 @@ def test_every_rank_sees_what_all_have_and_forgets_the_step_before(module):
             buffer, one = pair
             if rank in busy:
                 one.begin(rank + 2)
-                assert not one.told.any()
+                assert not one.report.any()
             route(buffer, one, ids[rank])
             one.end()
-            return one.told.tolist()
+            return one.report.tolist()
 
         every = torch.cat(ids)
         wanted = [
@@ -89,7 +89,7 @@ def test_a_rank_that_fails_takes_part_and_all_know(monkeypatch, where, module):
         one.begin(rank + 1)
         route(buffer, one, ids)
         one.end()
-        return int(one.told[-1])
+        return int(one.report[-1])
 
     assert on_all(found, run) == [3, 0]
     faults = {"before the sum": "flag_experts", "after it": "sum_up_step"}

@@ -1,7 +1,7 @@
 """Whether the ranks of an expert-parallel group have the same in hand.
 
-Ranks that choose replicas by different maps, settings or versions compute an expert twice or not at all, and nothing
-tells: the answers are just wrong. So versions and settings are compared at the start, and maps whenever EPLB has changed them.
+Ranks that choose replicas by different maps, settings or versions compute an expert twice or not at all, without any
+error: the answers are just wrong. So versions and settings are compared at the start, and maps whenever EPLB has changed them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch.distributed
 
 
 def gather(said: object, group: Any) -> list[Any]:
-    """Return what each rank of a group says; all of them have to ask.
+    """Return the value of each rank of a group; a collective, so that every rank must call it.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """One replica of every expert per step, chosen so that the fullest rank has as few of them as possible.
 
-The choice is made anew for each layer of each step, on every rank for itself, from what the whole group uses: one sum
-over the ranks, of a flag per physical expert that vLLM's own choice would have used. It serves twice: it says which
+The choice is made anew for each layer of each step, on every rank for itself, from what all ranks use: one sum
+over the ranks, of a flag per physical expert that vLLM's own choice would have used. It serves twice: it names the
 experts any rank's tokens need, also where all ranks hold all tokens (a tie that one of them breaks otherwise must not
 change what the others compute), and what vLLM's choice would have loaded.
 
@@ -46,7 +46,7 @@ class Group:
     add : callable
         Sum a tensor over the ranks; it may return the tensor it was given.
     gather : callable
-        Return what each rank says.
+        Return the value of each rank.
     """
 
     ranks: int
@@ -114,7 +114,7 @@ class Balance:
             self.figures = torch.zeros(len(layers), N_FIGURES, dtype=torch.int32)
             places = torch.arange(group.experts, dtype=torch.int32).repeat(len(layers), 1)
             self._said = torch.zeros(group.experts + 1, dtype=torch.int32)
-            # the only layer that ids have here, and the tail of what is said
+            # the only layer that ids have here, and the tail of the flags
             self._only = torch.zeros(1, dtype=torch.int32)
         per_rank, ranks = group.experts_per_rank, group.ranks
         self.layers = [
@@ -131,7 +131,7 @@ class Balance:
         ids : Tensor of int, shape (T, K)
             Those that vLLM chose for this rank's tokens; -1 is padding, and stays.
         tokens : int
-            Tokens of the step over the whole group.
+            Tokens of the step over all ranks.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class Layer:
 
 
 def decide(said: torch.Tensor, layer: Layer) -> None:
-    """Choose replicas from what all ranks said.
+    """Choose replicas from the flags of all ranks, summed.
 
     Parameters
     ----------

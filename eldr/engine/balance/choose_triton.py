@@ -144,12 +144,12 @@ def _decide(
 
 
 @triton.jit(do_not_specialize=["n_ids"])  # see kernels_triton
-def _remap(ids, places, found, n_ids):
+def _remap(ids, places, remapped, n_ids):
     i = tl.program_id(0) * _IDS + tl.arange(0, _IDS)
     place = tl.load(ids + i, mask=i < n_ids, other=-1)
     real = place >= 0
     computed = tl.load(places + place, mask=real, other=0).to(place.dtype)
-    tl.store(found + i, tl.where(real, computed, place), mask=i < n_ids)
+    tl.store(remapped + i, tl.where(real, computed, place), mask=i < n_ids)
 
 
 def decide(said: torch.Tensor, layer: Layer) -> None:
@@ -170,6 +170,6 @@ def decide(said: torch.Tensor, layer: Layer) -> None:
 
 def remap(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Do what :func:`eldr.engine.balance.choose_host.remap` does; ids must lie in a row."""
-    found = torch.empty_like(ids)
-    _remap[(triton.cdiv(ids.numel(), _IDS.value),)](ids, places, found, ids.numel())
-    return found
+    remapped = torch.empty_like(ids)
+    _remap[(triton.cdiv(ids.numel(), _IDS.value),)](ids, places, remapped, ids.numel())
+    return remapped

@@ -14,7 +14,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
-    """Return how often each expert is active in a step, as far as sums of tokens tell: ``1 - exp(-tokens per step)``.
+    """Return how often each expert is active in a step, estimated from sums of tokens: ``1 - exp(-tokens per step)``.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
     -----
     Homes are as many on every rank, and balanced by weight: a placement without replicas. Replicas only add to it, so that
     an exact choice is never worse than without them, in any step. They go to the rank that shares the fewest experts with the home, so that a
-    full rank finds relief on each of the others; of these to one with most free slots, then the lightest by
+    full rank can offload to each of the others; of these to one with most free slots, then the lightest by
     its homes. Each expert gets a second replica before one gets a third. What is left, where every rank holds every expert, repeats a rank's first.
     """
     weight = np.asarray(weights, dtype=np.float64)

@@ -1,7 +1,7 @@
 """Where EPLB puts experts: by how often a step activates them, instead of by tokens.
 
 A placement by tokens crowds rarely used experts on few ranks, and even the best choice among its replicas can then load more
-than no replicas at all. vLLM takes its policy from a table by name, and 0.32 knows one name only; ours stands there instead.
+than no replicas at all. vLLM takes its policy from a table by name, and 0.32 has one name only; ours replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ActivationPolicy(DefaultEplbPolicy):
     Attributes
     ----------
     steps : int
-        How many times each token of the window was counted, times the steps of the window; subclasses say.
+        How many times each token of the window was counted, times the steps of the window; subclasses set it.
     """
 
     steps: int

@@ -1,9 +1,9 @@
-"""Where vLLM lets us choose among an expert's replicas: the only module that knows how.
+"""Where vLLM lets us choose among an expert's replicas: the only module that depends on how.
 
 vLLM's expert layer is a ``PluggableLayer``: a class registered under its name is built in its place. Ours hands the
 physical experts that vLLM chose to an exchange, before any token is sent to them, and does nothing until one is
 attached. What counts experts, and what EPLB places them by, has happened by then and stays vLLM's own. An official hook is
-proposed (vLLM pull request 49700, ``map_and_record``); it would replace :func:`claim`. Its EPLB tells nobody that it
+proposed (vLLM pull request 49700, ``map_and_record``); it would replace :func:`claim`. Its EPLB does not report that it
 moved experts, so :func:`after_moves` looks after each of its steps.
 """
 
@@ -40,7 +40,7 @@ Exchange = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 class BalancedExperts(RoutedExperts):
-    """vLLM's expert layer, with a say in which replicas run.
+    """vLLM's expert layer, with an exchange that chooses replicas.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class BalancedExperts(RoutedExperts):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = get_current_vllm_config()
-        with refusal.told():
+        with refusal.reported():
             if CONNECTOR not in connectors_of(config.kv_transfer_config):
                 raise UnsupportedEngineError(
                     f"{ENV_BALANCE} needs {CONNECTOR} in --kv-transfer-config: it compares the ranks at the start; add it, or unset "
@@ -69,7 +69,7 @@ class BalancedExperts(RoutedExperts):
             ranks = get_forward_context().dp_metadata
             # the same number on all ranks: they must decide alike
             tokens = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu.sum())
-            with refusal.told():
+            with refusal.reported():
                 topk_ids = self.exchange(topk_ids, tokens)
         return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
 
@@ -130,7 +130,7 @@ def after_moves(read: Callable[[], None]) -> None:
     @functools.wraps(step)
     def stepped(self: EplbState, *args: Any, **kwargs: Any) -> None:
         step(self, *args, **kwargs)
-        with refusal.told(), alone("the maps of experts cannot be read"):
+        with refusal.reported(), alone("the maps of experts cannot be read"):
             read()
 
     EplbState.step = stepped

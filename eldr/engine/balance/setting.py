@@ -39,11 +39,11 @@ BACKENDS = (
     "flashinfer_nvlink_two_sided",
     "flashinfer_nvlink_one_sided",
 )
-"""Values of ``--all2all-backend`` that send tokens where their physical expert ids say."""
+"""Values of ``--all2all-backend`` that send tokens to their physical expert ids."""
 
 
 def read(environ: Mapping[str, str]) -> bool:
-    """Tell whether an environment has replicas chosen by activated experts; ValueError if its value means nothing."""
+    """Return whether an environment has replicas chosen by activated experts; ValueError if its value means nothing."""
     balance = environ.get(ENV_BALANCE, BALANCE_TOKENS)
     if balance not in (BALANCE_TOKENS, BALANCE_ACTIVATIONS):
         raise UnsupportedEngineError(
@@ -53,7 +53,7 @@ def read(environ: Mapping[str, str]) -> bool:
 
 
 def problems(config: Any, *, prompts: bool) -> list[str]:
-    """Return why an engine cannot balance activations, or would gain nothing by it; empty if nothing speaks against it.
+    """Return why an engine cannot balance activations, or would gain nothing by it; empty if there is no reason.
 
     Parameters
     ----------
@@ -61,40 +61,42 @@ def problems(config: Any, *, prompts: bool) -> list[str]:
     prompts : bool
         Whether the engine counts prompts.
     """
-    parallel, found = config.parallel_config, []
+    parallel, reasons = config.parallel_config, []
     if prompts:
-        found.append(
+        reasons.append(
             "kv_role=kv_producer: it was tried on decode engines only, and steps that prefill are bound by computing"
         )
     if not (parallel.enable_eplb and parallel.eplb_config.num_redundant_experts):
-        found.append(
+        reasons.append(
             "experts have no replicas to choose among, and nothing else is gained: it needs --enable-eplb and, in --eplb-config, "
             "num_redundant_experts of 1 or more; else unset it"
         )
     if parallel.enable_elastic_ep:
-        found.append("enable_elastic_ep: ranks come and go, and with them the experts' places; leave it off")
+        reasons.append(
+            "enable_elastic_ep: ranks come and go, and with them the experts' places; leave it off"
+        )
     if parallel.enable_fault_tolerance:
-        found.append("enable_fault_tolerance: a group that lost a rank would go on; leave it off")
+        reasons.append("enable_fault_tolerance: a group that lost a rank would go on; leave it off")
     if (backend := parallel.all2all_backend) not in BACKENDS:
-        found.append(
+        reasons.append(
             f"all2all_backend={backend}: it may send tokens elsewhere than their expert ids say; take {BACKENDS[0]}"
         )
     if config.lora_config is not None:
-        found.append("LoRA: it wraps the layers that choose replicas; leave it off")
+        reasons.append("LoRA: it wraps the layers that choose replicas; leave it off")
     if config.model_config.enable_sleep_mode:
-        found.append("enable_sleep_mode: the two were never tried together; leave one of them off")
+        reasons.append("enable_sleep_mode: the two were never tried together; leave one of them off")
     if config.speculative_config is not None:
-        found.append("speculative_config: the two were never tried together; leave one of them off")
-    return [f"{ENV_BALANCE}={BALANCE_ACTIVATIONS}: {text}" for text in found]
+        reasons.append("speculative_config: the two were never tried together; leave one of them off")
+    return [f"{ENV_BALANCE}={BALANCE_ACTIVATIONS}: {text}" for text in reasons]
 
 
 def bound_by_compute(tokens: int, top_k: int, experts: int) -> bool:
-    """Tell whether a step has so many tokens per expert that vLLM's choice of replicas stays.
+    """Return whether a step has so many tokens per expert that vLLM's choice of replicas stays.
 
     Parameters
     ----------
     tokens : int
-        Tokens of the step over the whole expert-parallel group. All ranks know it, so that all decide alike, and it is fixed for
+        Tokens of the step over the expert-parallel group. All ranks have it, so that all decide alike, and it is fixed for
         each captured graph.
     experts : int
         Logical experts. When not all of them are active, those that are have more tokens: the rule errs towards balancing.

@@ -1,8 +1,8 @@
 """The start of an expert-parallel worker: compare the ranks, then let replicas be chosen.
 
 Every rank comes here once, when the weights and the KV cache are there and before graphs are captured. Nothing of ours
-has taken part in a forward pass until then, so that a rank which differs is told, and none waits for it in a collective
-that it knows nothing of.
+has taken part in a forward pass until then, so that a rank which differs is reported, and none waits for it in a collective
+that it does not enter.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ def start(config: Any, *, activations: bool) -> Balance | None:
     RankAloneError
         If this rank fails when the others have agreed.
     UnsupportedEngineError
-        If the engine has a layer whose replicas cannot be chosen, or whose experts are placed by somebody else.
+        If the engine has a layer whose replicas cannot be chosen, or another plug-in places its experts.
     """
     if not config.parallel_config.enable_eplb:
         return None
-    found, why = [], ""
+    layers, why = [], ""
     if activations:
         try:
-            found = _layers(config)
+            layers = _layers(config)
         except UnsupportedEngineError as error:
-            why = str(error)  # said to the other ranks first: none may be left waiting
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to be told
+            why = str(error)  # sent to the other ranks first: none may be left waiting
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others wait for the report
             why = f"{ENV_BALANCE}: the layers cannot be read: {error!r}; unset it"
     group, identity = get_ep_group(), _identity(config, activations=activations)
-    compare(gather(identity | {"layers": str(len(found)), "refused": why}, group))
+    compare(gather(identity | {"layers": str(len(layers)), "refused": why}, group))
     if why:
         raise UnsupportedEngineError(why)
-    if not found:
+    if not layers:
         return None
-    maps = [(layer.layer_name, layer.router.eplb_state) for layer in found]
+    maps = [(layer.layer_name, layer.router.eplb_state) for layer in layers]
     shape = Group(
         group.world_size,
-        found[0].routed_experts.local_num_experts,
+        layers[0].routed_experts.local_num_experts,
         group.all_reduce,
         lambda said: gather(said, group),
     )
@@ -71,11 +71,11 @@ def start(config: Any, *, activations: bool) -> Balance | None:
         balance = Balance(maps, shape, form, config.model_config.get_num_experts_per_tok())
         balance.try_out()
     replicas.after_moves(balance.follow)
-    for number, layer in enumerate(found):
+    for number, layer in enumerate(layers):
         layer.routed_experts.exchange = partial(balance.exchange, number)
     logger.info(
         "ELDR: balancing activated experts of %d layers over %d ranks, %d logical and %d physical experts",
-        len(found),
+        len(layers),
         shape.ranks,
         len(balance.layers[0].count),
         shape.experts,
@@ -84,7 +84,7 @@ def start(config: Any, *, activations: bool) -> Balance | None:
 
 
 def compare(said: list[dict[str, str]]) -> None:
-    """Raise if ranks said different things.
+    """Raise if ranks differ.
 
     Parameters
     ----------
@@ -107,19 +107,19 @@ def compare(said: list[dict[str, str]]) -> None:
 
 
 def _layers(config: Any) -> list[Any]:
-    found = replicas.layers(config)
+    layers = replicas.layers(config)
     ranks = get_ep_group().world_size
     if ranks > MOST_RANKS:
         raise UnsupportedEngineError(
             f"{ENV_BALANCE}: {ranks} ranks: replicas are chosen for up to {MOST_RANKS}; unset it"
         )
-    for layer in found:
+    for layer in layers:
         own, all_of_it = layer.routed_experts.local_num_experts, len(layer.router.eplb_state.expert_load_view)
         if own * ranks != all_of_it:
             raise UnsupportedEngineError(
                 f"{ENV_BALANCE}: {layer.layer_name}: {all_of_it} physical experts, but {ranks} ranks of {own}; unset it"
             )
-    return found
+    return layers
 
 
 def _identity(config: Any, *, activations: bool) -> dict[str, str]:

@@ -14,7 +14,7 @@ import torch
 NO_EXPERT = -1
 """Stands where a layer captured no id."""
 FAILED = -1
-"""In the place of a step's requests: a rank failed to count, so that nobody knows what the step was."""
+"""In the place of a step's requests: a rank failed to count, so that the step is unknown."""
 
 
 def cell_type(block_size: int) -> torch.dtype:
@@ -52,7 +52,7 @@ def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Ten
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Counts per request, and how a token's slot tells its request and its position.
+    """Counts per request, and how a token's slot maps to its request and its position.
 
     The latest tokens of a request are kept apart until no later step can compute their positions again: what is computed last
     at a position is what counts there. So drafts that are rejected, and tokens behind the end of an answer, never count.
@@ -210,7 +210,7 @@ def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor)
 def flag_experts(
     said: torch.Tensor, expert_ids: torch.Tensor, layers: torch.Tensor, tail: torch.Tensor
 ) -> None:
-    """Write down which experts tokens use, and what else a rank says, where ranks add up what all of them say.
+    """Write which experts tokens use, and a tail of the rank's own, to be summed over the ranks.
 
     Parameters
     ----------
@@ -228,22 +228,22 @@ def flag_experts(
     said[n:] = tail
 
 
-def sum_up_step(told: torch.Tensor, said: torch.Tensor, rank: int, ranks: int) -> None:
-    """Say what a step was on all ranks, from the sum of what they said.
+def sum_up_step(report: torch.Tensor, said: torch.Tensor, rank: int, ranks: int) -> None:
+    """Report a step over all ranks, from the sum of their flags.
 
     Parameters
     ----------
-    told : Tensor of int64, shape (L + 1,)
-        Overwritten: each layer's active experts, then the requests as this rank tells of them: 0 if another one does,
+    report : Tensor of int64, shape (L + 1,)
+        Overwritten: each layer's active experts, then the requests as this rank reports them: 0 if another one does,
         ``FAILED`` if a rank failed to count.
     said : Tensor of int32, shape (L * E + ranks + 1,)
         Flags, the requests of each rank, how many ranks failed.
     """
-    layers = len(told) - 1
+    layers = len(report) - 1
     used, requests, failed = said.split((len(said) - ranks - 1, ranks, 1))
-    told[:layers] = (used.view(layers, -1) > 0).sum(1)
+    report[:layers] = (used.view(layers, -1) > 0).sum(1)
     first = (requests[rank] > 0) & ~(requests[:rank] > 0).any()
-    told[layers] = torch.where(failed[0] > 0, FAILED, torch.where(first, requests.sum(), 0))
+    report[layers] = torch.where(failed[0] > 0, FAILED, torch.where(first, requests.sum(), 0))
 
 
 def _flags(rows: torch.Tensor, expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:

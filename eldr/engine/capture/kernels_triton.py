@@ -3,8 +3,8 @@
 A step's tokens of one block are neighbours, and no two requests write into one block in the same step. So the program
 at the first token of such a run owns the block: it needs no atomics, which small types do not have.
 
-Triton compiles a kernel anew where a number becomes 1 or a multiple of 16, unless told not to. Numbers that change from step to step are
-exempt: no step may wait for a compiler.
+Triton compiles a kernel anew where a number becomes 1 or a multiple of 16, unless it is exempt. Those that change from step to step
+are: no step may wait for a compiler.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -130,20 +130,20 @@ def _flag_experts(
 
 @triton.jit
 def _sum_up_step(
-    told, said, rank, ranks, n_layers, n_experts, padded_ranks: tl.constexpr, padded_experts: tl.constexpr
+    report, said, rank, ranks, n_layers, n_experts, padded_ranks: tl.constexpr, padded_experts: tl.constexpr
 ):
     layer = tl.program_id(0)
     expert = tl.arange(0, padded_experts)
     used = tl.load(said + layer * n_experts + expert, mask=expert < n_experts, other=0) > 0
-    tl.store(told + layer, tl.sum(used.to(tl.int64), axis=0))
+    tl.store(report + layer, tl.sum(used.to(tl.int64), axis=0))
     if layer == 0:
         other = tl.arange(0, padded_ranks)
         tail = said + n_layers * n_experts
         requests = tl.load(tail + other, mask=other < ranks, other=0).to(tl.int64)
         before = tl.sum(tl.where(other < rank, requests, 0), axis=0)
         own = tl.sum(tl.where(other == rank, requests, 0), axis=0)
-        tells = tl.where((own > 0) & (before == 0), tl.sum(requests, axis=0), 0)
-        tl.store(told + n_layers, tl.where(tl.load(tail + ranks) > 0, _FAILED, tells))
+        reported = tl.where((own > 0) & (before == 0), tl.sum(requests, axis=0), 0)
+        tl.store(report + n_layers, tl.where(tl.load(tail + ranks) > 0, _FAILED, reported))
 
 
 def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
@@ -202,10 +202,10 @@ def flag_experts(
     _flag_experts[grid](said, expert_ids, layers, tail, *numbers, **sizes)
 
 
-def sum_up_step(told: torch.Tensor, said: torch.Tensor, rank: int, ranks: int) -> None:
+def sum_up_step(report: torch.Tensor, said: torch.Tensor, rank: int, ranks: int) -> None:
     """Do what :func:`eldr.engine.capture.kernels.sum_up_step` does."""
-    layers = len(told) - 1
+    layers = len(report) - 1
     experts = (len(said) - ranks - 1) // layers
     padded = {"padded_ranks": ranks, "padded_experts": experts}
     sizes = {name: triton.next_power_of_2(n) for name, n in padded.items()}
-    _sum_up_step[(layers,)](told, said, rank, ranks, layers, experts, **sizes)
+    _sum_up_step[(layers,)](report, said, rank, ranks, layers, experts, **sizes)

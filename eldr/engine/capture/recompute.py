@@ -2,7 +2,7 @@
 
 Softmax and sigmoid keep the order of logits, so the top-k of the logits is the kernel's choice, *up to ties of the k-th
 logit*: bfloat16 logits tie there in some percent of the tokens, and then a kernel takes either expert. Ties are broken
-here as the sources of the known kernels do it, which nobody has compared with their results on a GPU.
+here as the sources of the known kernels do it, which has not been compared with their results on a GPU.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class RoutingCapture:
         return None if self._drafting is None else self._drafting.take()
 
     def end(self, *, failed: bool = False) -> None:
-        """End the step; a rank that failed to count says so in those to come."""
+        """End the step; a rank that failed to count reports it in later steps."""
         if self._union is not None:
             self._union.end()
             if failed:
@@ -182,7 +182,7 @@ class RoutingCapture:
 
 
 class _Capturer(RoutedExpertsCapturer):
-    """Captures, and does with other ranks what takes all of them; what fails ends counting, and keeps nobody waiting.
+    """Captures, and does with other ranks what takes all of them; what fails ends counting, and blocks no rank.
 
     Ranks of a tensor-parallel group may each route a part of the same tokens. vLLM's capturer gathers these parts in every
     layer; here that is done once a step, for all layers, and by a rank that has failed to count, too. Where ranks had all of
@@ -276,7 +276,7 @@ def _drafting(modules: Sequence[Any]) -> _Drafting | None:
     counting = Counting("what drafting loads")  # answers and prompts are counted without it
     try:
         first = modules[0].moe_config
-        found = _Drafting(
+        capturer = _Drafting(
             1 + max(module.layer_id for module in modules),
             first.num_logical_experts,
             first.experts_per_token,
@@ -284,11 +284,11 @@ def _drafting(modules: Sequence[Any]) -> _Drafting | None:
             counting,
         )
         for module in modules:
-            _bind(module, found, counting)
+            _bind(module, capturer, counting)
     except (ValueError, RuntimeError, AttributeError) as error:
         logger.warning("ELDR: what drafting loads is not counted: %s", error)
         return None
-    return found
+    return capturer
 
 
 def moe_modules(config: Any) -> tuple[list[Any], list[Any]]:
@@ -305,27 +305,27 @@ def moe_modules(config: Any) -> tuple[list[Any], list[Any]]:
     """
     compilation = config.compilation_config
     context = compilation.static_forward_context
-    found = {
+    modules = {
         name: module
         for name, module in context.items()
         if isinstance(module, MoERunner | RoutedExpertsCaptureSource)
     }
-    if not found:
+    if not modules:
         raise ValueError("no mixture-of-experts layer found")
-    known, drafting = list(found.values()), []
+    known, drafting = list(modules.values()), []
     if config.speculative_config is not None:
         # the model that is served is built first; heads that draft may go on with its numbers
-        first = next(iter(found))
+        first = next(iter(modules))
         if ".layers." not in first:
             raise ValueError(
                 f"{first}: layers that draft cannot be distinguished from the model's own by such a name"
             )
         root = _root(first)
         layers = config.model_config.get_total_num_hidden_layers()
-        own = [name for name, m in found.items() if _root(name) == root and m.layer_id < layers]
-        known = [found[name] for name in own]
-        drafting = [m for name, m in found.items() if name not in own]
-    named = [name for name in compilation.static_all_moe_layers if name not in found]
+        own = [name for name, m in modules.items() if _root(name) == root and m.layer_id < layers]
+        known = [modules[name] for name in own]
+        drafting = [m for name, m in modules.items() if name not in own]
+    named = [name for name in compilation.static_all_moe_layers if name not in modules]
     if named:
         raise ValueError(
             f"layer {named[0]}: its class {type(context.get(named[0])).__name__} captures no routing"

@@ -17,8 +17,8 @@ class GroupUnion:
     """A step over ranks that have different tokens, from one sum when the last layer has routed.
 
     It is formed in the forward pass: a rank without requests takes part in that, and in nothing else. The experts of its dummy
-    tokens are counted, as they are loaded like any others. The first rank that has requests tells of the step, so that what all
-    ranks tell adds up.
+    tokens are counted, as they are loaded like any others. The first rank that has requests reports the step, so that the
+    reports of all ranks add up.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class GroupUnion:
     add : callable
         Sum a tensor over the ranks; it may return the tensor it was given.
     counting : Counting
-        Whether this rank counts. One that does not takes part in the sum all the same, and says so: the others wait for it.
+        Whether this rank counts. One that does not takes part in the sum all the same, and reports it: the others wait for it.
     rank, ranks : int
         This rank's number in the group, and their number.
 
@@ -39,8 +39,8 @@ class GroupUnion:
     ----------
     last : int
         The layer that routes last.
-    told : Tensor of int64, shape (n_layers + 1,)
-        Of the latest step: experts that any rank used, by layer, then its requests on all ranks as this one tells of them. See
+    report : Tensor of int64, shape (n_layers + 1,)
+        Of the latest step: experts that any rank used, by layer, then its requests on all ranks as this one reports them. See
         :func:`eldr.engine.capture.kernels.sum_up_step`.
     """
 
@@ -63,7 +63,7 @@ class GroupUnion:
             self._layers = torch.tensor(sorted(layers), dtype=torch.int32)
             self._tail = torch.zeros(ranks + 1, dtype=torch.int32)  # requests of each rank; failed
             self._said = torch.zeros(len(layers) * experts + len(self._tail), dtype=torch.int32)
-            self.told = torch.zeros(len(layers) + 1, dtype=torch.int64)
+            self.report = torch.zeros(len(layers) + 1, dtype=torch.int64)
 
     def clear(self) -> None:
         """Forget everything, whatever the tensors hold."""
@@ -71,15 +71,15 @@ class GroupUnion:
 
     def begin(self, requests: int) -> None:
         """Forget the step before, and begin one with some requests of this rank's own."""
-        self.told.zero_()
+        self.report.zero_()
         self._tail[self._rank].fill_(requests)
 
     def fail(self) -> None:
-        """Say from now on that this rank does not count."""
+        """Report from now on that this rank does not count."""
         self._tail[-1].fill_(1)
 
     def end(self) -> None:
-        """Have no requests until the next step begins: the others' steps go on, and nobody tells this rank of them."""
+        """Have no requests until the next step begins: the others' steps go on without a report to this rank."""
         self._tail[self._rank].zero_()
 
     def form(self, tokens: int) -> None:
@@ -91,4 +91,4 @@ class GroupUnion:
             self._said[-1].fill_(1)
         said = self._add(self._said)
         with self._counting:
-            self._kernels.sum_up_step(self.told, said, self._rank, self._ranks)
+            self._kernels.sum_up_step(self.report, said, self._rank, self._ranks)

@@ -30,7 +30,7 @@ Count = Callable[[str], None]
 
 
 def offered(request: Any) -> bool:
-    """Tell whether a transport would pull a request's KV."""
+    """Return whether a transport would pull a request's KV."""
     return bool(transfer_of(request).get(_OFFER))
 
 
@@ -49,14 +49,14 @@ class PullDeadlines:
     count_cut : callable
         Called for every prompt that is prefilled here because too little would be pulled.
     cut : callable
-        Tells whether that is so for a prompt of so many tokens.
+        Returns whether that is so for a prompt of so many tokens.
     """
 
     def __init__(self, count: Count, count_cut: Callable[[], None], cut: Callable[[int], bool]) -> None:
         self._count, self._count_cut, self._cut = count, count_cut, cut
         self._deadlines: dict[str, float] = {}
         self._refused: set[str] = set()
-        # refused, and the prefill engine has not been told yet that it may free the blocks
+        # refused, and not yet reported to the prefill engine, which may free the blocks
         self._held: set[str] = set()
         self._pulling: dict[str, float] = {}
 
@@ -106,8 +106,8 @@ class PullDeadlines:
     def allocated(self, request: Any) -> None:
         """Take that a request has its blocks: what was offered is pulled from now on.
 
-        With the offer of a refused request the transport tells the prefill engine to free the blocks, as there is nothing
-        left to pull: it would go on renewing their lease otherwise. If it was asked before us it tells so at the
+        With the offer of a refused request the transport has the prefill engine free the blocks, as there is nothing
+        left to pull: it would go on renewing their lease otherwise. If it was asked before us it does so at the
         request's end.
         """
         name = request.request_id
@@ -152,7 +152,7 @@ class PullWatch:
         self._failed &= pulls.keys()
 
     def late(self) -> set[str]:
-        """Return the pulls whose deadline passed since they were asked for last; vLLM is told of each once."""
+        """Return the pulls whose deadline passed since they were asked for last; each is reported to vLLM once."""
         now = time.time()
         late = {name for name, deadline in self._pulls.items() if now >= deadline} - self._failed
         for name in late:

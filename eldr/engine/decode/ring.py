@@ -162,7 +162,7 @@ def _checksum(number: int, record: bytes) -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove rings whose writers were killed: nobody holds their lock."""
+    """Remove rings whose writers were killed: their lock is free."""
     for path in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR)

@@ -2,7 +2,7 @@
 
 Counted are the generated tokens that are fed back: positions N .. N+G-2 of a prompt of N and an answer of G tokens,
 each once. A pulled prompt's last token is computed again here and belongs to the prompt. Blocks of the KV cache map to
-rows of counts: only the owner of a block writes into it, so a token's slot tells its request and its position. A step may
+rows of counts: only the owner of a block writes into it, so a token's slot maps to its request and its position. A step may
 compute positions again, after drafts that were rejected: see :class:`eldr.engine.capture.kernels.RequestRows`.
 """
 
@@ -106,7 +106,7 @@ class Tracker:
         Parameters
         ----------
         generated : callable
-            Tells how many tokens of its answer are known.
+            Returns how many tokens of its answer are known.
         """
         self._tracks[request] = _Track(prompt_tokens, generated)
 

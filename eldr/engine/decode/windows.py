@@ -33,7 +33,7 @@ class Windows:
         ]
 
     def cut(self, tokens: int) -> bool:
-        """Tell whether a pulled prompt of that many tokens lacks a block."""
+        """Return whether a pulled prompt of that many tokens lacks a block."""
         return any(
             _left_out(spec, tokens) // spec.block_size > _unseen(spec, tokens - 1) // spec.block_size
             for spec in self._specs

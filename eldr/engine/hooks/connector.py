@@ -2,7 +2,7 @@
 
 On decode engines it also keeps the real one from pulling KV that is no longer there, see :mod:`eldr.engine.decode.deadline`.
 
-``kv_role`` says what it counts: ``kv_producer`` on engines that compute prompts, for others or for themselves; ``kv_consumer`` on
+``kv_role`` sets what it counts: ``kv_producer`` on engines that compute prompts, for others or for themselves; ``kv_consumer`` on
 decode engines. There is a half in the scheduler's process and one in the workers'.
 
 References
@@ -37,7 +37,7 @@ from eldr.engine.steps import drop_malformed, is_pulled
 from eldr.engine.worker import Worker, agree
 
 _ASK_AGAIN = None
-"""With the next step: a transport that stands before us in the list may have just said that it pulls."""
+"""With the next step: a transport that stands before us in the list may have just reported that it pulls."""
 
 
 class EldrConnector(KVConnectorBase_V1, SupportsHMA):
@@ -139,7 +139,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         agree(self._vllm_config, self._counting, self._worker)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
+        """Begin a step; always before the forward pass; ``start_load_kv`` is not."""
         super().bind_connector_metadata(connector_metadata)
         with self._counting:
             self._watch.begin(connector_metadata.pulls)
@@ -166,7 +166,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def finish_forward(self) -> None:
         """Count a step before model runner V2 drafts for the next one, which writes over where this step's tokens lie.
 
-        Model runner V1 does not call it. A step that has no forward context tells later where its tokens lie.
+        Model runner V1 does not call it. A step that has no forward context reports later where its tokens lie.
         """
         with self._counting:
             if self._worker is not None and self._worker.located:

@@ -55,7 +55,7 @@ def _rings(config: Any) -> list[RingReader] | None:
             RingReader(path)
             for path in rings_of(transfer.engine_id, config.parallel_config.data_parallel_size)
         ]
-    except FileNotFoundError:  # its log says so, if it was to keep them
+    except FileNotFoundError:  # its log reports it, if it was to keep them
         return None
     except Exception:
         logger.exception("ELDR: what this engine counts cannot be read: its server starts without it")

@@ -26,7 +26,7 @@ def register() -> None:
     UnsupportedEngineError
         If vLLM lacks what we hook into.
     """
-    with refusal.told():
+    with refusal.reported():
         if setting.read(os.environ):  # an engine that has no use for us may lack anything
             _connector()
             from eldr.engine.balance import replicas
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
     """
     if name != CONNECTOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with refusal.told():
+    with refusal.reported():
         return _connector()
 
 

@@ -108,7 +108,7 @@ class Prompts:
             prompt.value.update(value)
 
     def end(self, request: Any) -> dict[str, Any] | None:
-        """Return what the answer or the record says of the prompt, None of one that was not completed.
+        """Return the prompt's part of the answer or the record; None if it was not completed.
 
         vLLM asks before it hands over the step's report, but sends the answer after that: the object is filled in
         between, by :meth:`take`.
@@ -116,7 +116,7 @@ class Prompts:
         name = request.request_id
         self._blocks.forget(name)
         prompt = self._prompts.pop(name, None) or _Prompt(0, next(self._numbers), is_pulled(request))
-        # a server that sees a stop string in a whole answer ends it so, too
+        # a server that sees a stop string in an unstreamed answer ends it so, too
         aborted = request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR)
         if aborted and (prompt.is_pulled or prompt.value is None):
             return None

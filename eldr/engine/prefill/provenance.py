@@ -17,7 +17,7 @@ Hashes = Sequence[Any]
 
 
 class CountedBlocks:
-    """Knows what was computed into each block.
+    """Tracks what was computed into each block.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class CountedBlocks:
         of, index = self._content.get(block, ((), -1))
         if index != at or of is hashes:
             return index == at
-        # a block that is not full has no hash: nobody but its own request finds it
+        # a block that is not full has no hash: only its own request uses it
         wanted = self._hash(hashes, at)
         return wanted is not None and self._hash(of, at) == wanted
 

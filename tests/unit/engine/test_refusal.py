@@ -23,14 +23,14 @@ def test_kubernetes_is_told_and_nobody_else(tmp_path):
 def test_what_ends_the_engine_is_told_and_goes_on(monkeypatch, error):
     told = []
     monkeypatch.setattr(refusal, "leave", told.append)
-    with pytest.raises(error, match="why"), refusal.told():
+    with pytest.raises(error, match="why"), refusal.reported():
         raise error("why")
     assert told == ["why"]
 
 
 def test_other_errors_and_none_are_not_told(monkeypatch):
     monkeypatch.setattr(refusal, "leave", lambda _: pytest.fail("told"))
-    with refusal.told():
+    with refusal.reported():
         pass
-    with pytest.raises(KeyError), refusal.told():
+    with pytest.raises(KeyError), refusal.reported():
         raise KeyError
