@@ -8,7 +8,7 @@ from typing import Any, Final
 
 PORT: Final = "admin"
 PORT_TLS: Final = "admin-tls"
-"""Name of a router container's admin port that speaks TLS; the other one speaks plain HTTP. So each pod says itself what it speaks, and a
+"""Name of a router container's admin port that speaks TLS; the other one speaks plain HTTP. So each pod declares its protocol, and a
 rollout may mix both."""
 AUTHORITY_KEY: Final = "ca.crt"
 """Entry of the ConfigMap with the authorities, in PEM."""
@@ -19,7 +19,7 @@ class AuthorityError(ValueError):
 
 
 def is_secure(pod: Mapping[str, Any]) -> bool:
-    """Tell whether the admin port of a pod's router speaks TLS."""
+    """Return whether the admin port of a pod's router speaks TLS."""
     spec = pod.get("spec") or {}
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     return any(port.get("name") == PORT_TLS for each in containers for port in each.get("ports") or ())
@@ -57,14 +57,14 @@ def verifying(authorities: str) -> ssl.SSLContext:
 
 
 def unverified() -> ssl.SSLContext:
-    """Return what trusts everybody, for where nobody says which authority to trust: it is no worse than plain HTTP."""
+    """Return a context that trusts any certificate, where no authority is configured: no worse than plain HTTP."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def distrust(error: BaseException) -> str:
-    """Say what is wrong with the other side's TLS, in words that do not change from one try to the next; empty if that is not it."""
+    """Return what is wrong with the peer's TLS, in words that do not change between attempts; empty if TLS is not the cause."""
     for cause in _causes(error):
         # aiohttp's errors are of these types, too, and lack the attributes
         if refused := getattr(cause, "verify_message", ""):
@@ -75,11 +75,11 @@ def distrust(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
+    cause: BaseException | None = error
     seen: set[int] = set()
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
         # aiohttp's errors have it as an attribute
-        inner = getattr(found, "os_error", None) or getattr(found, "certificate_error", None)
-        found = inner if isinstance(inner, BaseException) else found.__cause__ or found.__context__
+        inner = getattr(cause, "os_error", None) or getattr(cause, "certificate_error", None)
+        cause = inner if isinstance(inner, BaseException) else cause.__cause__ or cause.__context__

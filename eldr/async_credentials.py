@@ -13,11 +13,11 @@ _SAME = ("host", "ssl_ca_cert", "cert_file", "key_file", "verify_ssl", "tls_serv
 
 
 async def load() -> Any:
-    """Return what :func:`eldr.credentials.load` finds, for a client of ``kubernetes.aio``; errors as of that."""
+    """Return the configuration of :func:`eldr.credentials.load`, for a client of ``kubernetes.aio``; errors as of that."""
     return adapted((await asyncio.to_thread(credentials.load)).configuration)
 
 
-def adapted(found: credentials.Configuration) -> Any:
+def adapted(configuration: credentials.Configuration) -> Any:
     """Return the same configuration for ``kubernetes.aio``.
 
     It checks certificates as kubectl does: Python 3.13 by itself refuses those without an Authority Key Identifier, which many clusters
@@ -25,10 +25,10 @@ def adapted(found: credentials.Configuration) -> Any:
     """
     made = Configuration()
     for name in _SAME:
-        setattr(made, name, getattr(found, name))
+        setattr(made, name, getattr(configuration, name))
 
     def refresh(into: Any) -> None:
-        token = found.get_api_key_with_prefix("BearerToken")
+        token = configuration.get_api_key_with_prefix("BearerToken")
         if token is not None:
             into.api_key["BearerToken"] = token
 

@@ -31,7 +31,7 @@ Weighting = Literal["counts", "counts_idf"]
 
 
 class CentroidsError(ValueError):
-    """A centroid file or set that must not be used; the message says why."""
+    """A centroid file or set that must not be used; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ class CentroidSet:
 
 
 def digest(data: bytes) -> str:
-    """Return ``sha256:<hex>`` of a whole centroid file."""
+    """Return ``sha256:<hex>`` of a complete centroid file."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -182,7 +182,7 @@ def load(data: bytes) -> CentroidSet:
     Raises
     ------
     CentroidsError
-        If the file is foreign, of a newer format, truncated, damaged or inconsistent; the message says which.
+        If the file is foreign, of a newer format, truncated, damaged or inconsistent; the message names which.
     """
     if not data.startswith(MAGIC):
         raise CentroidsError("not a centroid file: the first bytes are foreign")
@@ -268,7 +268,7 @@ def _checked(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrong(header: dict[str, Any], name: str, expected: str) -> CentroidsError:
-    """Return what to say of a field; values are cut, for a message is shown in places that hold a line."""
+    """Return the error for a field; values are cut, as messages are shown in places that hold one line."""
     got = f"got {shown(header[name])}" if name in header else "it is missing"
     return CentroidsError(f"header field {name}: expected {expected}, {got}")
 

@@ -16,7 +16,7 @@ import click
 import eldr
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
-"""What a disk says that takes no more: no fault of the program."""
+"""Errors of a disk that takes no more writes: no fault of the program."""
 
 
 class SubCommand(NamedTuple):
@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # click suggests one of these names
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run; a disk that takes no more is told in a line."""
+        """Run; report a disk that takes no more writes in one line."""
         try:
             return super().main(*args, **kwargs)
         except OSError as error:
@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
         """Import and return one sub-command."""
         if cmd_name not in COMMANDS:
             return None
-        _end_when_told()
+        _end_on_sigterm()
         with _explained(lambda: cmd_name):
             command = importlib.import_module(COMMANDS[cmd_name].module).command
         assert isinstance(command, click.Command)  # noqa: S101
@@ -108,13 +108,13 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the help of all sub-commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, found.help) for name, found in COMMANDS.items()])
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
 
 
-def _end_when_told() -> None:
+def _end_on_sigterm() -> None:
     """End by SIGTERM from the beginning: process 1 of a container ignores it by default.
 
-    A pod that is deleted while its program is only imported would stay for its whole grace period, with its accelerator.
+    A pod that is deleted while its program is only imported would stay for its full grace period, with its accelerator.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -122,7 +122,7 @@ def _end_when_told() -> None:
 
 @contextmanager
 def _explained(name: Callable[[], str | None]) -> Iterator[None]:
-    """Say in a line what a sub-command lacks; it may be known only once that fails which one it is."""
+    """Report in one line what a sub-command lacks; its name may be known only once it fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -133,11 +133,11 @@ def _explained(name: Callable[[], str | None]) -> Iterator[None]:
 
 def _remedy(name: str | None, error: ModuleNotFoundError) -> str:
     """Return which extra brings what a sub-command lacks; empty if none does."""
-    found = COMMANDS.get(name or "")
+    command = COMMANDS.get(name or "")
     package = (error.name or "").partition(".")[0]
-    if found is None or not found.extra or not package or package.startswith("eldr"):
+    if command is None or not command.extra or not package or package.startswith("eldr"):
         return ""
-    extra = f"install ELDR with its extra {found.extra}, by pipx install '.[{found.extra}]' or uv tool install '.[{found.extra}]' in its source"
+    extra = f"install ELDR with its extra {command.extra}, by pipx install '.[{command.extra}]' or uv tool install '.[{command.extra}]' in its source"
     return f"eldr {name} needs the package {package}, which is not installed; {extra}"
 
 

@@ -50,7 +50,7 @@ HANDED_BACK: Final = "spec"
 AUTOSCALER: Final = "kube-controller-manager"
 """As whom a HorizontalPodAutoscaler sets replicas, that of KEDA included."""
 ENDED_PHASES: Final = frozenset(("Failed", "Succeeded"))
-"""Of pods that have ended for good, whatever their containers say."""
+"""Of pods that have ended for good, whatever the state of their containers."""
 ANNOTATION_FAILED: Final = f"{GROUP}/failed"
 """On a ControllerRevision: when it was given up because it failed."""
 LABEL_ROUTER: Final = f"{GROUP}/router"
@@ -89,7 +89,7 @@ PATH_STATE: Final = "/eldr/v1/state"
 PATH_SIGLOG: Final = "/eldr/v1/siglog"
 """GET, admin port, bearer token: every retained log frame, oldest first, as ``application/octet-stream``."""
 PATH_UNIONS: Final = "/eldr/v1/unions"
-"""GET ``?of=id&since=n``, admin port, bearer token: what a router knows of the experts of its own sequences in flight,
+"""GET ``?of=id&since=n``, admin port, bearer token: a router's table of the experts of its own sequences in flight,
 ``{"v": 1, "of": id, "version": n, "shape": [layers, experts, top_k, [layer, ...]] | null, "rows": {decode name:
 {"sequences": n, "logs": b64}}}``, of the rows that changed since ``since``, if ``of`` is still the id of its tables, else of all. ``logs``
 is base64 of little-endian float16: per cell the sum of ln(1 - p) over the sequences. See ``docs/reference/admin-api.md``."""
@@ -118,7 +118,7 @@ INFO_TESTED or INFO_UNTESTED."""
 INFO_TESTED: Final = "true"
 INFO_UNTESTED: Final = "false"
 METRIC_COUNTING: Final = "eldr_engine_counting"
-"""Gauge on engines: 1, and 0 from when counting has failed; the engine serves on, and its log says why."""
+"""Gauge on engines: 1, and 0 from when counting has failed; the engine serves on, and logs the reason."""
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
 """Histogram per decode step on engines: distinct experts used, mean over the layers."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
@@ -126,14 +126,14 @@ BATCH_BUCKETS: Final = (
     *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64),
     *(80, 96, 128, 192, 256, 512),
 )
-"""Upper bounds of its histogram: fine enough to tell how many experts random batches of these sizes would use."""
+"""Upper bounds of its histogram: fine enough to estimate how many experts random batches of these sizes would use."""
 METRIC_FED_TOKENS: Final = "eldr_engine_fed_tokens"
 """Counter on decode engines: tokens that steps fed, one of each request and its drafts; without it, as many as requests."""
 METRIC_DRAFT_EXPERTS: Final = "eldr_engine_draft_experts"
 """Counter on engines: experts that layers which draft (MTP heads, a draft model) loaded, pass by pass, over the number of the model's
-own layers: a step reads as many as METRIC_ACTIVE_EXPERTS and this say together."""
+own layers: a step reads as many as METRIC_ACTIVE_EXPERTS and this together."""
 METRIC_CONTEXT_TOKENS: Final = "eldr_engine_context_tokens"
-"""Counter on decode engines: tokens of KV that the requests of steps held, summed over the steps; without it, nobody tells."""
+"""Counter on decode engines: tokens of KV that the requests of steps held, summed over the steps; without it, not reported."""
 METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
 METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 """Counter per layer on engines: distinct experts used, summed over the steps."""
@@ -170,7 +170,7 @@ HEADER_LIMIT: Final = "x-eldr-limit"
 """Request header, router to engine: the request is refused where so many sequences are in flight, if that is less than the engine's own limit."""
 HEADER_LOAD: Final = "x-eldr-load"
 """Response header: ``count/limit``, sequences in flight over all of the engine's API servers. Only of engines that keep
-:data:`PULL_BEFORE_KEY`: routers trust their whole answers at any time."""
+:data:`PULL_BEFORE_KEY`: routers trust their unsplit answers at any time."""
 HEADER_FULL: Final = "x-eldr-full"
 """Response header of a 429 with which an engine refuses a request above its limit, ``count/limit``: nothing was read or computed."""
 HEADER_ADMIN_TOKEN: Final = "x-eldr-admin-token"  # noqa: S105 - the name of the header
@@ -190,7 +190,7 @@ ELDR_KEY: Final = "eldr"
 ``{"v": 1, "layers": L, "experts": E, "topk": k, "tokens": n, "exact": bool, "dtype": "uint16", "counts": b64}``
 
 ``counts`` is base64 of L x E little-endian values, layer by layer: how many of the prompt's tokens the gate sent to
-each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers strip the key before they forward
+each expert. ``exact`` means that every layer sums to ``tokens * topk``. Routers strip the key before they forward
 ``kv_transfer_params`` to a decode engine. An engine that cannot see its routing answers ``{"v": 1, "unavailable": reason}``."""
 COUNTS_VERSION: Final = 1
 PULL_BEFORE_KEY: Final = "eldr_pull_before"
@@ -240,12 +240,12 @@ def base_id(upstream_id: str) -> str:
 
     Engines decorate ids (``cmpl-ID``, ``chatcmpl-ID-0-1a2b3c4d``); an id that no router made is returned unchanged.
     """
-    found = _REQUEST_ID.search(upstream_id)
-    return found.group(1) if found else upstream_id
+    match = _REQUEST_ID.search(upstream_id)
+    return match.group(1) if match else upstream_id
 
 
 def is_sampled(upstream_id: str, rate: float) -> bool:
-    """Tell whether a request is sampled for telemetry.
+    """Return whether a request is sampled for telemetry.
 
     A pure function of the base id, so that router and engine agree without talking.
 
@@ -272,11 +272,11 @@ Settings stand here, not in pod templates, so that changing them never restarts 
    "policy": one of POLICIES,
    "tau": float, "min_candidates": n,     the band
    "max_load": float | null,              engines are candidates up to so many times the mean load; null: no bound
-   "domains": [{"name": str, "share": n}],  who shares the slots with policy Domain, see ``HEADER_DOMAIN``; absent: nobody
+   "domains": [{"name": str, "share": n}],  who shares the slots with policy Domain, see ``HEADER_DOMAIN``; absent: none
    "max_in_flight": n,                    per decode engine, over all routers; beyond it 429
-   "min_prefill_tokens": n,               prompts that are expected to have fewer tokens go whole to a decode engine; absent: 0
+   "min_prefill_tokens": n,               prompts that are expected to have fewer tokens go unsplit to a decode engine; absent: 0
    "max_waiting": n, "max_wait_seconds": float,  how many requests may wait for room at each router, and for how long;
-                                          absent: as the router's own options say
+                                          absent: the router's own options
    "sample_rate": float,                  share of requests that are logged
    "lease_seconds": float,                of the prefill engines' KV blocks
    "slots": K,                            decode replicas wanted
@@ -365,16 +365,16 @@ STATE_VERSION: Final = 1
    "step_time": {"fixed", "per_expert", "per_request", "per_token", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy",                own sequences in flight and all, and up to how many it is sent more;
-               "in_flight", "total", "bound", "reports",        whether it reports its load; its version, where it says that its
-               "untested", "counting",                          plug-in was not tested with it; whether it counts, if it tells;
-               "kv_tokens", "kv_held"}],                        KV that it can hold, if it tells, and is expected to hold
+               "in_flight", "total", "bound", "reports",        whether it reports its load; its version, where it reports that its
+               "untested", "counting",                          plug-in was not tested with it; whether it counts, if reported;
+               "kv_tokens", "kv_held"}],                        KV that it can hold, if reported, and is expected to hold
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
 
 SIMILARITY_BINS: Final = 100
 """Bins of equal width over [0, 1] for a request's best cosine, in a router's ``traffic`` and in a fit's baseline; 1 is in the last."""
 
 SIGNATURE_QUALITIES: Final = ("exact", "inexact", "no_signature", "wire_error")
-"""What prefill answers told of their experts: counts that sum up, counts that do not, none, unreadable ones."""
+"""What prefill answers reported of their experts: counts that sum up, counts that do not, none, unreadable ones."""
 
 
 def signature_counter(quality: str) -> str:

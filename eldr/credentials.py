@@ -31,16 +31,16 @@ class Configuration(kubernetes.client.Configuration):  # type: ignore[misc]
             If it cannot be read, or no header can hold it.
         """
         try:
-            found: str | None = super().get_api_key_with_prefix(identifier, alias)
+            header: str | None = super().get_api_key_with_prefix(identifier, alias)
         except kubernetes.config.ConfigException as error:
             raise CredentialsError(_line(error)) from None
-        if found is None:
+        if header is None:
             return None
-        scheme, _, token = found.partition(" ")
-        found = f"{scheme} {token.strip()}"
-        if not (found.isascii() and found.isprintable()):
+        scheme, _, token = header.partition(" ")
+        header = f"{scheme} {token.strip()}"
+        if not (header.isascii() and header.isprintable()):
             raise CredentialsError("the token has characters that no header can hold")
-        return found
+        return header
 
 
 class Loaded(NamedTuple):
@@ -99,7 +99,7 @@ def _fill(configuration: Configuration, chosen: Choice) -> None:
     plugin = _plugin(chosen.user)
     said: list[str] = []
     try:
-        with _heard(said):
+        with _logged_errors(said):
             KubeConfigLoader(
                 config_dict=chosen.config(), config_base_path=None, config_persister=chosen.save
             ).load_and_set(configuration)
@@ -163,19 +163,19 @@ def _has_credentials(configuration: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _heard(said: list[str]) -> Iterator[None]:
+def _logged_errors(said: list[str]) -> Iterator[None]:
     """Collect what the library logs: it logs why a plug-in failed, and continues without credentials."""
 
-    class Ear(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             said.append(" ".join(record.getMessage().split()))
 
-    ear, root = Ear(logging.ERROR), logging.getLogger()
-    root.addHandler(ear)
+    handler, root = Handler(logging.ERROR), logging.getLogger()
+    root.addHandler(handler)
     try:
         yield
     finally:
-        root.removeHandler(ear)
+        root.removeHandler(handler)
 
 
 def _line(error: Exception) -> str:

@@ -144,7 +144,7 @@ class Bound(NamedTuple):
     ----------
     in_flight : InFlight
     limit : int
-        Sequences, where a request does not say how many its router allows.
+        Sequences, where a request does not carry its router's limit.
     changed : callable
         Called with the sequences in flight after each change.
     refused : callable
@@ -237,7 +237,7 @@ class EngineLimit:
 
         async def answering(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                leave()  # before the client hears the end: it may ask again at once
+                leave()  # before the client receives the end: it may ask again at once
             await send(message)
 
         async def replay() -> Message:
@@ -265,7 +265,7 @@ class _BadBodyError(Exception):
 
 
 async def _body_of(receive: Receive) -> bytes | None:
-    """Return a request's whole body; None if the client went away."""
+    """Return a request's complete body; None if the client went away."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -288,7 +288,7 @@ async def _body_of(receive: Receive) -> bytes | None:
 def sequences_of(path: str, body: bytes) -> int:
     """Return how many sequences an engine runs for a request: its prompts times its choices; 1 for a body that it cannot read.
 
-    Numbers are read as leniently as vLLM does. A completion that streams beams runs none: vLLM rejects it whatever else it says, and
+    Numbers are read as leniently as vLLM does. A completion that streams beams runs none: vLLM rejects it whatever else it holds, and
     routers have prefill results freed so, on full engines too.
     """
     try:

@@ -19,7 +19,7 @@ _TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)
 
 
 class ClusterError(Exception):
-    """Something cannot be read; ``reason`` is one CamelCase word, the message says what to do.
+    """Something cannot be read; ``reason`` is one CamelCase word, the message names the remedy.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class ApiServer:
         rights: str,
     ) -> None:
         try:
-            configuration, own, found = credentials.load(context, kubeconfig)
+            configuration, own, context_name = credentials.load(context, kubeconfig)
         except (KubeconfigError, OSError) as error:
             raise ClusterError(
                 "NoKubeconfig",
@@ -77,8 +77,10 @@ class ApiServer:
             ) from None
         except CredentialsError as error:
             raise _no_credentials(error) from None
-        self.is_inside = found is None
-        self.cluster = f"{configuration.host} ({f'context {found}' if found else 'of this pod'})"
+        self.is_inside = context_name is None
+        self.cluster = (
+            f"{configuration.host} ({f'context {context_name}' if context_name else 'of this pod'})"
+        )
         self.namespace = namespace or own
         self._rights = rights
         configuration.retries = False
@@ -104,10 +106,10 @@ class ApiServer:
     def deployment(self, name: str) -> Object:
         """Return an EldrDeployment that has a name and a spec; errors as of :meth:`read`."""
         what = f"{contract.KIND_DEPLOYMENT} {name}"
-        found = self.read(self.deployment_path(name), what)
-        match found:
+        resource = self.read(self.deployment_path(name), what)
+        match resource:
             case {"metadata": {"name": str()}, "spec": dict()}:
-                return found
+                return resource
             case _:
                 raise foreign(what, "metadata.name and spec")
 
@@ -168,7 +170,7 @@ class ApiServer:
         with answer:
             body = answer.data
         if answer.status == 404 and path.startswith("/apis/") and not body.lstrip().startswith(b"{"):
-            # what an API server does not know at all it answers in plain text
+            # an API server answers in plain text where it does not serve a resource at all
             raise ClusterError(
                 "NotInstalled",
                 f"{what}: this cluster does not know the resource; install ELDR (helm install eldr charts/eldr -n eldr-system "
@@ -242,12 +244,12 @@ def _no_credentials(error: CredentialsError) -> ClusterError:
 def _object(answer: urllib3.BaseHTTPResponse, what: str) -> Object:
     try:
         with answer:
-            found = json.loads(answer.data)
+            value = json.loads(answer.data)
     except (urllib3.exceptions.HTTPError, ValueError, RecursionError) as error:
         raise ClusterError("ClusterUnreachable", f"{what} could not be read: {error}", passes=True) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise foreign(what, "an object")
-    return found
+    return value
 
 
 def foreign(what: str, expected: str) -> ClusterError:
@@ -276,9 +278,9 @@ def client_of(configuration: Any) -> Any:
 
 
 def _message(body: bytes) -> str:
-    """Return what a Kubernetes Status or a router's error says."""
+    """Return the message of a Kubernetes Status or of a router's error."""
     try:
-        found = json.loads(body)
-        return str(found.get("message") or found["error"]["message"])
+        value = json.loads(body)
+        return str(value.get("message") or value["error"]["message"])
     except (ValueError, TypeError, KeyError, AttributeError):
         return body[:200].decode(errors="replace")

@@ -94,10 +94,10 @@ def choose(file: str | None, context: str | None) -> Choice | None:
     name = context or next((one for each in files if (one := each.document.get("current-context"))), None)
     if name is None:
         raise KubeconfigError(f"{where}: current-context is not set")
-    found = _named(files, "contexts", name)
-    if found is None:
+    match = _named(files, "contexts", name)
+    if match is None:
         raise KubeconfigError(f"{where}: context {name} does not exist")
-    chosen = found[0]
+    chosen = match[0]
     cluster = _named(files, "clusters", str(chosen.get("cluster") or ""))
     if cluster is None:
         raise KubeconfigError(f"{where}: cluster {chosen.get('cluster')} of context {name} does not exist")
@@ -138,15 +138,15 @@ def _named(files: list[_File], kind: str, name: str) -> tuple[Object, _File] | N
 
 def _resolved(entry: Object, of: _File) -> Object:
     """Return what is set in an entry; paths are relative to their file, commands with a slash too."""
-    found = {key: value for key, value in entry.items() if value not in (None, "")}
+    fields = {key: value for key, value in entry.items() if value not in (None, "")}
     folder = of.path.absolute().parent
     for key in _PATHS:
-        if key in found:
-            found[key] = str(folder / str(found[key]))
-    match found.get("exec"):
+        if key in fields:
+            fields[key] = str(folder / str(fields[key]))
+    match fields.get("exec"):
         case {"command": str(command), **rest} if os.sep in command:
-            found["exec"] = {**rest, "command": str(folder / command)}
-    return found
+            fields["exec"] = {**rest, "command": str(folder / command)}
+    return fields
 
 
 def _strongest(name: str, user: Object) -> Object:
@@ -170,17 +170,17 @@ def _save(of: _File) -> None:
 
 def _document(path: Path) -> Object:
     try:
-        found = yaml.safe_load(path.read_text())
+        document = yaml.safe_load(path.read_text())
     except UnicodeDecodeError:
         raise _foreign(path, "it is not text") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _foreign(path, " ".join(str(error).split())) from None
-    if found is None:
+    if document is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise _foreign(path, "it has no clusters, contexts and users")
     for kind in _FIELDS:
-        listed = found.get(kind) or []
+        listed = document.get(kind) or []
         if not isinstance(listed, list) or not all(isinstance(one, dict) and "name" in one for one in listed):
             raise _foreign(path, f"{kind} is not a list of named objects")
         names = [one["name"] for one in listed]
@@ -188,7 +188,7 @@ def _document(path: Path) -> Object:
             raise _foreign(path, f"a name in {kind} is not a text")
         if len(set(names)) < len(names):
             raise _foreign(path, f"two {kind} have the same name")
-    return found
+    return document
 
 
 def _foreign(path: Path, why: str) -> KubeconfigError:

@@ -17,10 +17,10 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number, or fail."""
-        found: float = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{found}: expected a finite number", param, ctx)
-        return found
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number}: expected a finite number", param, ctx)
+        return number
 
 
 def of_cluster(command: _Command) -> _Command:

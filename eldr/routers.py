@@ -24,7 +24,7 @@ _ROUTERS = f"{contract.LABEL_ROUTER}=true"
 class RouterPod(NamedTuple):
     """A running pod with a router in it.
 
-    ``deployment`` is whose, and ``is_secure`` says whether its admin port speaks TLS.
+    ``deployment`` owns it, and ``is_secure`` is whether its admin port speaks TLS.
     """
 
     name: str
@@ -34,7 +34,7 @@ class RouterPod(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back for a request; ``status`` is None where the router did not answer, and ``said`` says why."""
+    """What came back for a request; ``status`` is None where the router did not answer, and ``said`` gives the reason."""
 
     status: int | None
     said: str
@@ -98,10 +98,10 @@ def ask(server: ApiServer, pod: RouterPod, port: int, path: str, scheme: str = "
     if is_near(server, pod):
         try:
             url = _url(pod, port, path, scheme)
-            found = httpx.get(url, timeout=_DIRECT, trust_env=False, verify=False)  # noqa: S501 - as said
+            response = httpx.get(url, timeout=_DIRECT, trust_env=False, verify=False)  # noqa: S501 - see above
         except httpx.HTTPError as error:
             return Answer(None, f"{type(error).__name__}: {error}")
-        return Answer(found.status_code, found.text)
+        return Answer(response.status_code, response.text)
     try:
         status, body = server.answer(proxied(server, pod.name, port, path, scheme))
     except urllib3.exceptions.HTTPError as error:
@@ -121,13 +121,13 @@ def proxied(server: ApiServer, pod: str, port: int, path: str, scheme: str = "ht
 
 
 def of_api_server(body: bytes) -> str:
-    """Return what the API server says itself; empty where the pod has spoken."""
+    """Return the API server's own message; empty where the pod answered."""
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except ValueError:
         return ""
-    is_its = isinstance(found, dict) and found.get("kind") == "Status"
-    return str(found.get("message") or "no message") if is_its else ""
+    is_its = isinstance(value, dict) and value.get("kind") == "Status"
+    return str(value.get("message") or "no message") if is_its else ""
 
 
 def is_near(server: ApiServer, pod: RouterPod) -> bool:
@@ -144,16 +144,16 @@ def _scheme(pod: RouterPod) -> str:
 
 
 def _trust(server: ApiServer, pod: RouterPod) -> ssl.SSLContext:
-    """Return whom to trust at a pod's admin port: everybody, where the deployment does not say."""
+    """Return whom to trust at a pod's admin port: anyone, where the deployment names no authority."""
     match server.deployment(pod.deployment):
         case {"spec": {"router": {"adminTLS": {"authorityConfigMap": str(named)}}}}:
             pass
         case _:
             return admin_tls.unverified()
     what = f"ConfigMap {named}"
-    found = server.read(f"/api/v1/namespaces/{server.namespace}/configmaps/{named}", what)
+    config_map = server.read(f"/api/v1/namespaces/{server.namespace}/configmaps/{named}", what)
     try:
-        return admin_tls.verifying(found["data"][admin_tls.AUTHORITY_KEY])
+        return admin_tls.verifying(config_map["data"][admin_tls.AUTHORITY_KEY])
     except (admin_tls.AuthorityError, KeyError, TypeError):
         text = f"{what}: expected certificates in PEM under {admin_tls.AUTHORITY_KEY}"
         raise ClusterError("NoAuthority", text) from None

@@ -2,7 +2,7 @@
 
 Append-only segments of frames ``u32 length, u32 crc32, msgpack record`` (little-endian). A writer always opens a new
 segment and first cuts what a kill left torn at the end of old ones, so that all segments joined are one clean stream.
-Segments are dropped whole, oldest first, by total size and age.
+Complete segments are dropped, oldest first, by total size and age.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_flight : int
         Requests in flight at that worker when it was chosen.
     decode : bytes or None
-        Counts of the generated tokens, as ``prefill``; None when the engine did not tell.
+        Counts of the generated tokens, as ``prefill``; None when the engine did not report them.
     decode_tokens : int
         Tokens that ``decode`` counts.
     decode_exact : bool

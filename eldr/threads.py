@@ -1,4 +1,4 @@
-"""How many threads NumPy's products may have; imports nothing of it, because it must be said before NumPy is imported."""
+"""How many threads NumPy's products may have; imports nothing of it, because it must be set before NumPy is imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def one_thread() -> None:
-    """Leave one to each product, here and in processes that are started from here, unless the environment says otherwise."""
+    """Leave one to each product, here and in processes that are started from here, unless the environment sets another number."""
     for name in VARIABLES:
         os.environ.setdefault(name, "1")
