@@ -25,6 +25,8 @@ class Orders(KVConnectorMetadata):
         Changes of the request rows, before the step.
     reset : bool
         Whether the tables hold nothing any more, before the plan.
+    waited_for : bool
+        Whether the scheduler waits for the step's report, though the step may have no token.
     pulls : dict
         Request id to the deadline of its pull, of the pulls in flight that have one.
     finishing : dict
@@ -38,6 +40,7 @@ class Orders(KVConnectorMetadata):
     answers: bool = False
     plan: Plan = field(default_factory=Plan)
     reset: bool = False
+    waited_for: bool = False
     pulls: dict[str, float] = field(default_factory=dict)
     finishing: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     drafts: list[int] = field(default_factory=list)

@@ -210,6 +210,7 @@ class Scheduler:
             context = sum(before + tokens for _, before, tokens in requests)
             self._begun.append(_Step(self._steps, time.perf_counter(), orders.requests, fed, context))
         orders.reset, self._reset = self._reset, False
+        orders.waited_for = bool(self._empty)
         if self._counting.stopped:
             self._tracker.clear()
             return

@@ -164,7 +164,7 @@ class Worker:
                 if (of_all := self._capture.union) is not None:
                     of_ranks = of_all.report.clone()
                     union, requests = of_ranks[:-1], of_ranks[-1]
-        if union is None and chosen is None and not self._counts:
+        if union is None and chosen is None and not self._counts and not self._orders.waited_for:
             return None
         counts, self._counts = self._counts, {}
         return StepReport(

@@ -304,6 +304,16 @@ def test_a_request_with_one_token_has_an_empty_record_and_nobody_waits_for_it(de
     assert value.counts.tolist() == [[0] * EXPERTS] * LAYERS
 
 
+def test_the_record_of_an_aborted_request_with_one_token_waits_for_no_other_request(serving):
+    asked = serving.add("one", 6, [4, 2])
+    serving.step(("one", 0, 6))
+    serving.end(asked, 1)
+    serving.step()  # vLLM's own, without a token: a request has finished
+    (record,) = serving.records()
+    assert (record["request_id"], decode_counts(record).exact) == ("one", True)
+    assert serving.half.stats().data["records"] == {"exact": 1}
+
+
 def test_a_prompt_that_is_computed_here_for_it_came_too_late_to_be_pulled_does_not_count(decoding):
     late = decoding.add("late", 6, [4, 2, 8], kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1.0})
     assert decoding.half.pulls.refuse(late)
