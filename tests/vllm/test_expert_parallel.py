@@ -21,8 +21,9 @@ from eldr_tiny_moe.client import ReferenceClient
 from tests.support.router import router
 from tests.vllm.client import ask
 from tests.vllm.comparison import check, clear
-from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.engines import NAME, Engine, Setup, asked_mode, wait_for
 from tests.vllm.fleet import serving
+from tests.vllm.models import written
 from tests.vllm.pair import Exchange, Pair
 from tests.vllm.prompts import COMPLETIONS, Case
 
@@ -253,6 +254,37 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
             assert (
                 sum(counted) == engine.metric(f"{contract.METRIC_RECORDS}_total", result="exact") == REQUESTS
             )
+
+
+@pytest.mark.long
+def test_ranks_with_requests_of_their_own_that_draft_by_mtp_heads(environment, plugin, tmp_path, near_ties):
+    model = written(environment, "glm4moe", tmp_path / "model", "--heads", "1")
+    drafts = ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": 2}))
+    setup = Setup(
+        role="prefill",
+        model=model,
+        lease=LEASE,
+        plugin=plugin,
+        mode=asked_mode(),
+        max_len=512,
+        arguments=(*SPLIT["data"], "--enable-expert-parallel", *drafts, "--kv-cache-memory-bytes", "3M"),
+        env={"ELDR_CPU_EXPERT_PARALLEL": "1"},
+    )
+    prefill = Engine("prefill-mtp", setup, environment, tmp_path)
+    decode = Engine("decode-mtp", replace(setup, role="decode"), environment, tmp_path)
+    with serving(prefill, decode), ReferenceClient(environment, model) as reference:
+        pair = Pair(prefill.url, decode.url, NAME)
+        with ThreadPoolExecutor(8) as pool:
+            exchanges = list(pool.map(lambda prompt: pair.ask(prompt, 24), PROMPTS))
+        check(Served(decode, pair, exchanges, tmp_path, reference, near_ties), exchanges)
+        for engine in (prefill, decode):
+            assert engine.metric(f"{contract.METRIC_RECORDS}_total", result="exact") == REQUESTS
+        fed, requests = f"{contract.METRIC_FED_TOKENS}_total", f"{contract.METRIC_BATCH_SIZE}_sum"
+        for rank in ("0", "1"):
+            wait_for(
+                lambda rank=rank: decode.metric(fed, engine=rank) > 2 * decode.metric(requests, engine=rank),
+                f"rank {rank} to report its drafts", 60, lambda: (decode.metric(fed), decode.metric(requests)),
+            )  # fmt: skip
 
 
 @pytest.mark.long  # tests/vllm/test_failures.py has engines that are killed
