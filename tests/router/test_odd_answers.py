@@ -14,7 +14,7 @@ from tests.router.conftest import until
 @pytest.mark.patches
 async def test_a_bug_where_an_answer_is_taken_costs_an_attempt_and_nothing_else(start, monkeypatch, caplog):
     async with start("p0", "d0", "d1") as router:
-        whole = DecodeLeg._whole
+        whole = DecodeLeg._on_body
         bugs = [KeyError("bug"), KeyError("bug")]
 
         def buggy(leg, body):
@@ -22,7 +22,7 @@ async def test_a_bug_where_an_answer_is_taken_costs_an_attempt_and_nothing_else(
                 raise bugs.pop()
             whole(leg, body)
 
-        monkeypatch.setattr(DecodeLeg, "_whole", buggy)
+        monkeypatch.setattr(DecodeLeg, "_on_body", buggy)
         assert (await router.post()).status_code == 200
         assert caplog.text.count("could not be taken") == 2
         await until(router.idle, "every lease to return")

@@ -343,7 +343,7 @@ async def test_a_router_takes_over_what_another_one_learned(tmp_path):
         assert set(wanted.values()) == {"d0", "d1"}
         await place(two, "a")  # it knows nothing until it has a signature of its own
         profiles = two.app.services.placer.locality.profiles
-        await until(lambda: sum(profiles._heard.values()) >= 32, "the second router to be told")
+        await until(lambda: sum(profiles._merged.values()) >= 32, "the second router to be told")
         # nothing is in flight: only what was learned tells engines apart
         assert {kind: await place(two, kind) for kind in "abab"} == wanted
 
