@@ -28,6 +28,7 @@ from eldr_kube.ports import free_port, free_ports
 
 PEER = "vllm-router 0.1.17"
 K = 4
+CHUNKS = 250
 PATIENCE = 60.0
 ROUTER_CORE = 0
 PLACED = {
@@ -53,6 +54,11 @@ class Candidate:
     unsigned: list[float] = field(default_factory=list)
     chunk: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
+
+    @property
+    def streamed(self) -> list[float]:
+        """Milliseconds of CPU for a request with a signature and ``CHUNKS`` chunks, by round."""
+        return [signed + CHUNKS * chunk / 1e3 for signed, chunk in zip(self.signed, self.chunk, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """Return what our router tells of itself."""

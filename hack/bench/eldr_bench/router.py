@@ -24,7 +24,7 @@ from typing import TypeVar
 import uvloop
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_bench.candidates import PEER, Candidate, K, get, ours, process, theirs
+from eldr_bench.candidates import CHUNKS, PEER, Candidate, K, get, ours, process, theirs
 from eldr_bench.load import (
     REQUESTS,
     STREAMS,
@@ -51,6 +51,7 @@ KINDS = (
     ("signed", "CPU per request, 16 KB signature", "ms", 1.0),
     ("unsigned", "CPU per request, no signature", "ms", 1.0),
     ("chunk", "CPU per streamed chunk", "us", 0.85),
+    ("streamed", f"CPU per streamed request of {CHUNKS} chunks, 16 KB signature", "ms", 0.9),
     ("memory", f"memory, {OPEN_STREAMS} open streams", "MiB", None),
 )
 """What is measured, and the aim of its ratio to the peer's."""
@@ -121,11 +122,13 @@ def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
         by_name = {candidate.name: getattr(candidate, key) for candidate in candidates}
         for name, values in by_name.items():
             yield {"name": f"{name}: {what}", "unit": unit, "aim": None, "values": values}
-        pairs = [(f"{OURS}, {policy}", f"{BEFORE}, {policy}") for policy in POLICIES]
+        pairs = [
+            (f"{OURS}, {policy}", f"{other}, {policy}") for policy in POLICIES for other in (BEFORE, PYTHON)
+        ]
         pairs += [(name, PEER) for name in by_name if name != PEER]
         for name, other in pairs if aim is not None else ():
             if other in by_name:
-                aimed = other == PEER and not name.startswith((BEFORE, PYTHON))
+                aimed = other == PEER and name.startswith(f"{OURS},")
                 yield {
                     "name": f"{name} / {other}: {what}",
                     "unit": "x",
