@@ -393,8 +393,8 @@ BALANCE_TOKENS: Final = "Tokens"
 BALANCE_ACTIVATIONS: Final = "Activations"
 SPECULATION: Final = ("ngram", "draft_model", "eagle3", "mtp")
 """Methods of speculative decoding with which counting was shown to be exact."""
-SPECULATION_WITHOUT_KV: Final = ("ngram",)
-"""Of these the ones whose drafts need no KV cache, so that prefill and decode engines may differ."""
+SPECULATION_WITHOUT_KV: Final = ("ngram", "ngram_gpu", "suffix")
+"""Methods whose drafts need no KV cache, so that prefill and decode engines may differ."""
 ENV_POD_IP: Final = "POD_IP"
 ENV_POD_NAME: Final = "POD_NAME"
 ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"

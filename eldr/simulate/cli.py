@@ -125,7 +125,6 @@ def command(
         workload=workload,
         only_of_logs={"--model": model, "--last-minutes": last_minutes},
         only_of_clusters={"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig},
-        none_of_clusters={"--drafts": drafts > 0},
         only_of_kinds={
             "--policies Domain": any(contender.name == "Domain" for contender in contenders or ())
         },
@@ -162,7 +161,7 @@ def command(
             seconds=seconds,
             output_tokens=asked.output_tokens,
             sampled=asked.sampled,
-            drafts=Drafts(drafts, accepted),
+            drafts=Drafts(drafts, accepted, timed=bool(from_cluster)),
         )
         for n in engines or (asked.engines,)
         for rate in rates or (None,)

@@ -20,10 +20,13 @@ class Drafts:
         Drafted in each step for each request; 0: engines do not draft.
     accepted : float
         Share of them that are accepted.
+    timed : bool
+        Whether step times include them already, as those do that routers learn of engines that draft.
     """
 
     tokens: int = 0
     accepted: float = 0.0
+    timed: bool = False
 
     @property
     def per_step(self) -> float:
@@ -42,6 +45,8 @@ class Drafts:
 
     def slowed(self, step_time: StepTime) -> StepTime:
         """Return the step time of engines that draft: each token fed costs as much as a request. Heads' own layers cost nothing here."""
+        if self.timed:
+            return step_time
         return replace(step_time, per_request=step_time.per_request * (1 + self.tokens))
 
 

@@ -67,7 +67,6 @@ def check_requests(
     only_of_logs: Mapping[str, Any],
     only_of_clusters: Mapping[str, Any],
     only_of_kinds: Mapping[str, Any],
-    none_of_clusters: Mapping[str, Any],
 ) -> None:
     """Refuse several kinds of requests at once, and options that would change nothing of the kind that is asked for.
 
@@ -83,7 +82,6 @@ def check_requests(
     for ignored, given, why in (
         (not own, only_of_logs, "there is no log; name one with --log, or a deployment with --from-cluster"),
         (not from_cluster, only_of_clusters, "there is no deployment; name one with --from-cluster"),
-        (from_cluster, none_of_clusters, "step times that a deployment's routers have learned include its drafts"),
         (own, only_of_kinds, "the requests of a log have no kinds or labels; use --workload"),
     ):  # fmt: skip
         named = [name for name, value in given.items() if value not in (None, False)]

@@ -72,7 +72,7 @@ class Setting:
 
     @classmethod
     def drawn(cls, seed: int, chance: random.Random) -> Setting:
-        """Return the setting of a seed: any eight in a row have all kinds of engines, the rest is chance."""
+        """Return the setting of a seed: any sixteen in a row have all kinds of engines, the rest is chance."""
         window = chance.choice([0, 0, 9])
         return cls(
             role=("prefill", "decode")[seed % 2],

@@ -27,7 +27,7 @@ KINDS = [
     f"{role} {scheduling} {drafts}"
     for role in ("prefill", "decode")
     for scheduling in ("synchronous", "asynchronous")
-    for drafts in ("without drafts", "with drafts")
+    for drafts in ("without drafts", "with drafts", "with heads")
 ]
 EVENTS = {
     "prefill": ["preempted", "aborted", "failed", "lost", "reset"],
@@ -190,7 +190,8 @@ def fuzz(simulated):
 def kind(setting):
     """Return what kind of engine it is, to be counted."""
     scheduling = "asynchronous" if setting.asynchronous else "synchronous"
-    return Counter([f"{setting.role} {scheduling} {'with' if setting.drafts else 'without'} drafts"])
+    drafts = ("with heads" if setting.heads else "with drafts") if setting.drafts else "without drafts"
+    return Counter([f"{setting.role} {scheduling} {drafts}"])
 
 
 @pytest.mark.timeout(300 + 10 * SEEDS)

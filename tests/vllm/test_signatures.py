@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from eldr.contract import METRIC_CUT_PROMPTS
+from eldr.contract import METRIC_CUT_PROMPTS, METRIC_DRAFT_EXPERTS
 from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
@@ -39,6 +39,8 @@ CUT = f"{METRIC_CUT_PROMPTS}_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
 HITS = "vllm:prefix_cache_hits_total"
 FINISHED = "vllm:request_success_total"
+DRAFT_EXPERTS = f"{METRIC_DRAFT_EXPERTS}_total"
+MOST_LAYERS = 8
 
 
 class Kind(NamedTuple):
@@ -202,9 +204,13 @@ def test_preempted_requests_count_every_token_once(pools):
 def test_of_drafts_those_that_are_accepted_count(pools):
     if not pools.drafts:
         pytest.skip("an engine without speculative decoding makes none")
-    drafted, accepted = (pools.decode.metric(name) for name in (DRAFTED, ACCEPTED))
+    drafted, accepted, experts = (pools.decode.metric(name) for name in (DRAFTED, ACCEPTED, DRAFT_EXPERTS))
     only = {"allowed_token_ids": SAID, "frequency_penalty": 2.0} if pools.drafts == "eagle3" else {}
     exchanges = [pools.pair.ask(3 * tokens(400 + i, 20), 100, **only) for i in range(4)]
     check(pools, exchanges, greedy=not only)
     drafted, accepted = pools.decode.metric(DRAFTED) - drafted, pools.decode.metric(ACCEPTED) - accepted
     assert 10 < accepted < drafted - 10
+    if (
+        pools.drafts == "mtp"
+    ):  # each pass of the head loads some experts, over the number of the model's layers
+        assert pools.decode.metric(DRAFT_EXPERTS) - experts > drafted / MOST_LAYERS

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads.drafts import Drafts, drafts
+from eldr_operator.workloads.images import VLLM
+
+_DRAFTS_FIRST = re.compile(r":v?0\.3[12](\D|$)")
+_NO_FULL_GRAPHS = re.compile(r"cudagraph_mode\W+(PIECEWISE|NONE)|--enforce-eager")
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -31,9 +37,22 @@ def untried(cr: EldrDeployment, role: str) -> list[str]:
     """Return the method with which counting was not tried; without one vLLM finds it out from the model, and the plugin looks."""
     asked = _asked(cr)[role == "decode"]
     method = str(asked.config.get("method"))
-    if method in {"None", *contract.SPECULATION} or method.endswith("_mtp"):  # older names of mtp
-        return []
+    if method in {"None", *contract.SPECULATION} or asked.is_mtp:
+        return _full_graphs(cr, role, asked)
     return [f"{asked.field} ({asked.shown}): counting was tried with {', '.join(contract.SPECULATION)} only"]
+
+
+def _full_graphs(cr: EldrDeployment, role: str, asked: Drafts) -> list[str]:
+    """Return why drafts are not counted: up to vLLM 0.32 they hide where the tokens of a full graph lie."""
+    engine, spec = cr.spec.engine, cr.spec.decode if role == "decode" else cr.spec.prefill
+    text = " ".join((*engine.args, *spec.args))
+    if not asked.have_kv or not spec.gpus or not _DRAFTS_FIRST.search(engine.image or VLLM):
+        return []
+    variables = {one.get("name"): one.get("value") for one in (*engine.env, *spec.env)}
+    if _NO_FULL_GRAPHS.search(text) or variables.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
+        return []
+    why = "vLLM 0.31 and 0.32 count it with piecewise graphs only: add --compilation-config.cudagraph_mode=PIECEWISE, or use vLLM 0.33"
+    return [f"{asked.field} ({asked.shown}): {why}"]
 
 
 def _asked(cr: EldrDeployment) -> list[Drafts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,13 @@ _FIELDS: Mapping[str, Sequence[str]] = {
     "model": ("--spec-model",),
     "num_speculative_tokens": ("--spec-tokens",),
 }
-_NO_KV = {"num_speculative_tokens"}
+_NO_KV = {
+    "num_speculative_tokens",
+    "attention_backend",
+    "moe_backend",
+    "draft_sample_method",
+    "rejection_sample_method",
+}
 """Fields that change no layer's KV, and that NIXL's handshake leaves out (``_get_speculative_compatibility_factors``)."""
 
 
@@ -28,7 +35,13 @@ class Drafts(NamedTuple):
     @property
     def layers(self) -> dict[str, Any]:
         """What decides about the layers that draft."""
-        return {name: value for name, value in self.config.items() if name not in _NO_KV}
+        layers = {name: value for name, value in self.config.items() if name not in _NO_KV}
+        return layers | {"method": "mtp"} if self.is_mtp else layers
+
+    @property
+    def is_mtp(self) -> bool:
+        """Whether the model's own heads draft, by vLLM's name of today or an older one."""
+        return re.fullmatch(r"(\w+_)?mtp", str(self.config.get("method"))) is not None
 
     @property
     def have_kv(self) -> bool:

@@ -12,7 +12,7 @@ from eldr.core.balancers import Domain
 from eldr.core.marginal import MarginalUnion
 from eldr_router.flow.services import Services
 from eldr_router.http.errors import RouterError, bad_request
-from eldr_router.placement.placer import Decision
+from eldr_router.placement.choice import Decision
 from eldr_router.placement.signature import NO_SIGNATURE, read_signature
 
 
@@ -86,7 +86,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         return {**answer, "engines": list(rows.values())}
     similarities, outlook = decision.situation.similarity, decision.situation.outlook
     best = max((s for s in similarities or () if not math.isnan(s)), default=0.0)
-    for at, endpoint in enumerate(decision.endpoints):
+    for at, endpoint in enumerate(decision.candidates.endpoints):
         row = rows[endpoint.name]
         row["eligible"] = True
         if similarities is not None:
@@ -99,17 +99,19 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             row["active_experts"] = round(outlook.active[at], 3)
             row["growth"] = round(outlook.growth[at], 3)
     if outlook is not None and isinstance(table.policy, MarginalUnion):
-        for endpoint, cost in zip(decision.endpoints, table.policy.costs(decision.situation), strict=True):
+        for endpoint, cost in zip(
+            decision.candidates.endpoints, table.policy.costs(decision.situation), strict=True
+        ):
             rows[endpoint.name]["cost_seconds"] = round(cost, 7)
         if similarities is not None and decision.situation.tolls is not None:
-            for endpoint, toll in zip(decision.endpoints, decision.situation.tolls, strict=True):
+            for endpoint, toll in zip(decision.candidates.endpoints, decision.situation.tolls, strict=True):
                 rows[endpoint.name]["toll"] = round(toll, 6)
     answer.update(
         policy=decision.policy,
         prior=_prior(decision) if isinstance(table.policy, MarginalUnion) else None,
         reason=decision.reason,
         candidates=decision.choice.candidates,
-        choice=decision.endpoints[decision.choice.worker].name,
+        choice=decision.endpoint.name,
     )
     return {**answer, "engines": list(rows.values())}
 

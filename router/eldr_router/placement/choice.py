@@ -13,6 +13,7 @@ from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr.core.balancers import JSQ, Domain
 from eldr.core.policy import Choice, Situation
 from eldr.core.union import Request
+from eldr_router.engines.endpoint import Endpoint
 from eldr_router.placement.signature import WHOLE, Signature
 from eldr_router.placement.table import Table
 
@@ -32,36 +33,16 @@ REASONS = (
 _JSQ = JSQ()
 
 
-class Ranked(NamedTuple):
-    """A choice among engines.
-
-    Attributes
-    ----------
-    policy, reason : str
-        The policy that decided, and why it (one of :data:`REASONS`).
-    choice : eldr.core.policy.Choice
-    scores : list of float or None
-        Cosine to each centroid; None without a set, or without a signature that fits it.
-    """
-
-    situation: Situation
-    policy: str
-    reason: str
-    choice: Choice
-    scores: list[float] | None
-
-
 class Candidates(NamedTuple):
     """The engines that are well and have room, and what is known of them.
 
     Attributes
     ----------
+    endpoints : sequence of Endpoint
     situation : eldr.core.policy.Situation
         What policies look at, but for similarities to centroids.
     request : Request or None
         What the request is expected to use; None: nothing is known of it, it counts as one of the pool's mean.
-    engines : sequence of str
-        Their names, where an outlook is known.
     learned : sequence of float, optional
         Where no centroid set is in effect: cosine to what was learned of each engine.
     numbers : sequence of int
@@ -70,15 +51,42 @@ class Candidates(NamedTuple):
         Why there is an outlook for this request, or only for a mean one, or none.
     """
 
+    endpoints: Sequence[Endpoint]
     situation: Situation
     request: Request | None = None
-    engines: Sequence[str] = ()
     learned: Sequence[float] | None = None
     numbers: Sequence[int] = ()
     reason: str = "policy"
 
 
-def rank(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Ranked:
+class Decision(NamedTuple):
+    """A choice among candidates, and what it rests on.
+
+    Attributes
+    ----------
+    situation : eldr.core.policy.Situation
+        The candidates', with similarities.
+    policy, reason : str
+        The policy that decided, and why it (one of :data:`REASONS`).
+    choice : eldr.core.policy.Choice
+    scores : list of float or None
+        Cosine to each centroid; None without a set, or without a signature that fits it.
+    """
+
+    candidates: Candidates
+    situation: Situation
+    policy: str
+    reason: str
+    choice: Choice
+    scores: list[float] | None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The engine that was chosen."""
+        return self.candidates.endpoints[self.choice.worker]
+
+
+def decide(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Decision:
     """Choose among engines that are well and have room; ``rng`` is for the policies that draw."""
     policy, is_asked = table.policy, False
     situation = candidates.situation
@@ -104,7 +112,7 @@ def rank(table: Table, signature: Signature, candidates: Candidates, rng: np.ran
         situation = situation._replace(similarity=_of_engines(scores, slots))
     elif candidates.learned is not None:
         situation = situation._replace(similarity=candidates.learned, slots=candidates.numbers)
-    return Ranked(situation, policy.name, reason, policy.choose(situation, rng), scores)
+    return Decision(candidates, situation, policy.name, reason, policy.choose(situation, rng), scores)
 
 
 def score(centroids: CentroidSet | None, signature: Signature) -> tuple[list[float] | None, str]:

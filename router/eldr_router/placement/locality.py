@@ -12,7 +12,8 @@ from eldr.core.profiles import Profiles
 from eldr.core.tolls import Tolls
 from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
 from eldr.wire import ExpertCounts
-from eldr_router.placement.choice import Candidates
+from eldr_router.engines.endpoint import Endpoint
+from eldr_router.placement.choice import Candidates, Decision
 from eldr_router.placement.saving import Savings
 from eldr_router.placement.signature import Signature
 from eldr_router.placement.step_times import StepTimes
@@ -122,12 +123,13 @@ class Locality:
             self.profiles, self.tolls = Profiles(shape.cells), Tolls()
         self._begun += 1
 
-    def expect(self, signature: Signature, engines: Sequence[str], situation: Situation) -> Candidates:
-        """Return what is known of engines, by name, with what to expect of a request there."""
+    def expect(self, signature: Signature, endpoints: Sequence[Endpoint], situation: Situation) -> Candidates:
+        """Return what is known of engines, with what to expect of a request there."""
         unions = self.unions or self._first(signature)
         request, reason = _request(signature, unions)
         if unions is None:
-            return Candidates(situation, reason=reason)
+            return Candidates(endpoints, situation, reason=reason)
+        engines = [endpoint.name for endpoint in endpoints]
         outlook = unions.outlook(request, engines, situation.in_flight, situation.sequences)
         step_times = self.step_times.of(engines, unions.shape.n_experts)
         learned, profiles = None, self.profiles
@@ -136,7 +138,7 @@ class Locality:
             learned, numbers = profiles.similarity(request.share, engines), profiles.numbers(engines)
         tolls = self.tolls.of((situation.slots or ()) if learned is None else numbers)
         situation = situation._replace(outlook=outlook, step_times=step_times, tolls=tolls)
-        return Candidates(situation, request, engines, learned, numbers, reason)
+        return Candidates(endpoints, situation, request, learned, numbers, reason)
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""
@@ -144,13 +146,14 @@ class Locality:
             return None
         return self.unions.join(engine, request, sequences)
 
-    def settle(self, candidates: Candidates, situation: Situation, chosen: int) -> None:
-        """Let prior and tolls learn from a request that goes to one of some engines."""
-        favourite, request, engines = self.tolls.settle(situation), candidates.request, candidates.engines
+    def settle(self, decision: Decision) -> None:
+        """Let prior and tolls learn from a request that goes where it was decided."""
+        favourite, candidates = self.tolls.settle(decision.situation), decision.candidates
+        request = candidates.request
         if self.profiles is not None and self.unions is not None and request is not None:
-            best = None if favourite is None else engines[favourite]
+            best = None if favourite is None else candidates.endpoints[favourite].name
             # of the version that it begins: the present one may have been reported already
-            self.profiles.learn(best, engines[chosen], request.share, self.unions.version + 1)
+            self.profiles.learn(best, decision.endpoint.name, request.share, self.unions.version + 1)
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone."""

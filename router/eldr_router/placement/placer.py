@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
-from eldr.core.policy import Choice, Situation
+from eldr.core.policy import Situation
 from eldr_router.engines.contexts import Context
 from eldr_router.engines.endpoint import Endpoint, Lease
 from eldr_router.engines.registry import Registry
 from eldr_router.http.errors import no_endpoint
-from eldr_router.placement.choice import Candidates, rank
+from eldr_router.placement.choice import Candidates, Decision, decide
 from eldr_router.placement.locality import Locality
 from eldr_router.placement.signature import Signature
 from eldr_router.placement.table import Table
@@ -44,32 +44,6 @@ class Placement(NamedTuple):
     candidates: int
     similarity: float | None
     in_flight: int
-
-
-class Decision(NamedTuple):
-    """A choice and what it rests on; lists are by eligible engine.
-
-    Attributes
-    ----------
-    endpoints : list of Endpoint
-        Those that are well and have room.
-    candidates : Candidates
-        What was known of them.
-    situation : eldr.core.policy.Situation
-    policy, reason : str
-        As in :class:`Placement`.
-    choice : eldr.core.policy.Choice
-    scores : list of float or None
-        Cosine to each centroid; None without a set, or without a signature that fits it.
-    """
-
-    endpoints: list[Endpoint]
-    candidates: Candidates
-    situation: Situation
-    policy: str
-    reason: str
-    choice: Choice
-    scores: list[float] | None
 
 
 class Placer:
@@ -115,10 +89,9 @@ class Placer:
             self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
         decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
-        at = decision.choice.worker
-        endpoint = decision.endpoints[at]
+        at, endpoint = decision.choice.worker, decision.endpoint
         if is_new:
-            self.locality.settle(decision.candidates, decision.situation, at)
+            self.locality.settle(decision)
             if decision.scores is not None:
                 self.locality.traffic.count(
                     decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
@@ -162,8 +135,7 @@ class Placer:
             self._registry.totals(room), turn, slots=[engine.spec.slot for engine in room], label=domain, sequences=sequences, tokens=tokens,
             context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,
         )  # fmt: skip
-        candidates = Candidates(situation)
+        candidates = Candidates(room, situation)
         if table.policy.name == POLICY_MARGINAL:
-            names = [engine.name for engine in room]
-            candidates = self.locality.expect(signature, names, situation)
-        return Decision(room, candidates, *rank(table, signature, candidates, self._rng))
+            candidates = self.locality.expect(signature, room, situation)
+        return decide(table, signature, candidates, self._rng)

@@ -45,11 +45,11 @@ def test_a_locality_that_does_not_follow_ends_the_program_with_a_sentence(monkey
     assert not capsys.readouterr().out
 
 
-def blind(self, signature, engines, situation, exact=Locality.expect):
+def blind(self, signature, endpoints, situation, exact=Locality.expect):
     """Leave requests without a signature out of what an engine has."""
     held = self.unions.table() if self.unions else {}
-    totals = [held.get(engine, (0, None))[0] for engine in engines]
-    return exact(self, signature, engines, situation._replace(in_flight=totals))
+    totals = [held.get(engine, (0, None))[0] for engine in (endpoint.name for endpoint in endpoints)]
+    return exact(self, signature, endpoints, situation._replace(in_flight=totals))
 
 
 NO_SCORE = "eldr_router.placement.choice.score", lambda *_: (None, "no_centroids")

@@ -19,7 +19,7 @@ TOTALS = {
 
 @pytest.mark.parametrize(("model", "text", "said"), ROWS, ids=[row[0] for row in ROWS])
 def test_a_recipe_is_judged_as_the_page_says(model, text, said):
-    cr = make_vllm(engine={"args": text.split()})
+    cr = make_vllm(engine={"args": text.split(), "image": "vllm/vllm-openai-rocm:v0.33.0"})
     if refused := problems(cr):
         assert {problem.value.split()[0] for problem in refused} == {
             *said.removeprefix("refused: ").split(", ")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from eldr_operator.validation.arguments import uncounted
 from eldr_operator.validation.spec import blocked_roles
 from eldr_operator.validation.speculation import problems
 from tests.unit.operator.builders import make_vllm
@@ -28,6 +29,9 @@ EAGLE = ["-sc", json.dumps({"method": "eagle3", "model": "org/head", "num_specul
         {"engine": {"args": ["--spec-model=org/head", "--spec-tokens", "2"]}},
         {"engine": {"args": EAGLE}, "decode": {"args": ["--spec-tokens=4"]}},
         {"engine": {"args": MTP}},
+        {"engine": {"args": MTP}, "decode": {"args": ["--spec-method=qwen3_next_mtp"]}},
+        {"decode": {"args": ["--spec-method=suffix"]}},
+        {"engine": {"args": EAGLE}, "decode": {"args": ["-sc.attention_backend=FLASH_ATTN"]}},
         {"engine": {"type": "Simulator"}, "decode": {"args": EAGLE}},
     ],
 )
@@ -68,3 +72,28 @@ def test_drafts_beside_balanced_experts_are_refused():
     (found,) = problems(make_vllm(decode={"args": NGRAM, "gpus": 2, "parallelism": parallelism}))
     assert found.field == "spec.decode.args[0]"
     assert "never tried together" in found.remedy
+
+
+GRAPHS = "vLLM 0.31 and 0.32 count it with piecewise graphs only"
+
+
+@pytest.mark.parametrize(
+    ("spec", "counts"),
+    [
+        ({"engine": {"args": MTP}}, False),
+        ({"engine": {"args": EAGLE, "image": "registry:5000/vllm:v0.31.1-rocm"}}, False),
+        ({"engine": {"args": MTP, "image": "vllm/vllm-openai:v0.33.0"}}, True),
+        ({"engine": {"args": [*MTP, "--compilation-config.cudagraph_mode=PIECEWISE"]}}, True),
+        ({"engine": {"args": [*MTP, "-cc", '{"cudagraph_mode": "NONE"}']}}, True),
+        ({"engine": {"args": [*MTP, "--enforce-eager"]}}, True),
+        ({"engine": {"args": MTP, "env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]}}, True),
+        ({"engine": {"args": MTP}, "decode": {"gpus": 0}}, True),
+        ({"engine": {"args": NGRAM}}, True),
+        ({"engine": {"args": ["--compilation-config.cudagraph_mode=FULL"]}}, True),
+    ],
+)
+def test_full_graphs_that_hide_drafts_are_named(spec, counts):
+    reasons = uncounted(make_vllm(**spec), "decode")
+    assert [reason.partition("): ")[2].partition(":")[0] for reason in reasons] == (
+        [] if counts else [GRAPHS]
+    )

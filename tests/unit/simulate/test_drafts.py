@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from eldr.simulate.cli import command
+from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.simulate.contenders import parse_contender
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Limits
@@ -44,6 +43,6 @@ def test_drafts_load_more_experts_and_take_fewer_steps(population, step_time, sa
 
 
 def test_learned_step_times_include_drafts():
-    found = CliRunner().invoke(command, ["--from-cluster", "x", "--drafts", "1"])
-    assert found.exit_code == 2
-    assert "--drafts: step times that a deployment's routers have learned include its drafts" in found.output
+    learned = Drafts(1, 0.8, timed=True)
+    assert learned.slowed(QWEN3_30B_MI300X) == QWEN3_30B_MI300X
+    assert Drafts(1, 0.8).slowed(QWEN3_30B_MI300X).per_request == 2 * QWEN3_30B_MI300X.per_request

@@ -33,12 +33,14 @@ from eldr_lab.pool.models import GEOMETRIES
 
 PAGE = ROOT / "docs" / "benchmarks" / "drafts.md"
 MODELS = "qwen3-30b", "gpt-oss-120b", "gemma-4-26b"
-DRAFTS = Drafts(), Drafts(1, 0.85), Drafts(3, 0.6)
+RATE, LOAD = "rate", "batch"
+CASES = (Drafts(), RATE), *itertools.product((Drafts(1, 0.85), Drafts(3, 0.6)), (RATE, LOAD))
+"""How engines draft, and what is as without drafts."""
 ENGINES, BATCH, SECONDS, TOKENS, SEEDS = 8, 32.0, 40.0, 512, 8
 
 
 class Case(NamedTuple):
-    """What runs in one process: the same requests for all numbers of drafts."""
+    """What runs in one process: the same requests for all of ``CASES``."""
 
     model: str
     workload: str
@@ -46,7 +48,7 @@ class Case(NamedTuple):
 
 
 def run(case: Case) -> list[tuple[Measures, Measures]]:
-    """Return what JSQ and the default measured, by number of drafts, at the rate that keeps the batch without drafts."""
+    """Return what JSQ and the default measured in each of ``CASES``."""
     contenders = [parse_contender(name) for name in (JSQ, PRIOR)]
     source = Synthetic(strengths(case.workload, factors().get(case.model, 1.0)), GEOMETRIES[case.model])
     prepared = prepare(source, case.seed, [ENGINES], contenders)
@@ -56,8 +58,8 @@ def run(case: Case) -> list[tuple[Measures, Measures]]:
     )  # fmt: skip
     rate = setting.operating_point(prepared.population, case.seed).rate
     found = []
-    for drafts in DRAFTS:
-        drafting = replace(setting, rate=rate, drafts=drafts)
+    for drafts, same in CASES:
+        drafting = replace(setting, rate=rate if same == RATE else None, drafts=drafts)
         load = meet(prepared, drafting)
         jsq, default = (run_one(prepared, drafting, one, load) for one in contenders)
         require(default.active_per_token != jsq.active_per_token, f"{case}: both placed every request alike")
@@ -83,21 +85,22 @@ def main() -> None:
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         found = dict(zip(cases, pool.map(run, cases), strict=True))
     rows = []
-    for kind, (at, drafts) in itertools.product(kinds, enumerate(DRAFTS)):
+    for kind, (at, (drafts, same)) in itertools.product(kinds, enumerate(CASES)):
         pairs = [found[Case(*kind, seed)][at] for seed in range(SEEDS)]
         means = np.mean([(jsq.batch, jsq.active_per_token, 1e3 * jsq.tpot_mean) for jsq, _ in pairs], 0)
         before = (f"{mean:.1f}" for mean in means)
         changes = (change(pairs, name) for name in ("active_per_token", "tpot_mean", "tpot_p99"))
-        rows.append((*kind, str(drafts.tokens), f"{drafts.per_step:.2f}", *before, *changes))
+        rows.append((*kind, str(drafts.tokens), f"{drafts.per_step:.2f}", same, *before, *changes))
     head = (
-        *("model", "traffic", "drafts", "tokens a step", "batch", "experts", "TPOT, ms"),
+        *("model", "traffic", "drafts", "tokens a step", "same", "batch", "experts", "TPOT, ms"),
         *("experts, default", "TPOT mean", "TPOT P99"),
     )
     PAGE.write_text(
         "# What drafts leave to placement\n\n"
         "`make -C hack/lab bench-drafts` writes this page. Simulated: "
-        f"{ENGINES} decode engines with the step times of MI300X, answers of {TOKENS} tokens, the requests per second that keep a batch of "
-        f"{BATCH:g} without drafts, {SECONDS:g} s measured. *Drafts* are tokens that engines draft in each step for each request. A step "
+        f"{ENGINES} decode engines with the step times of MI300X, answers of {TOKENS} tokens, {SECONDS:g} s measured. *Same* is what drafts do not "
+        f"change: the requests per second that keep a batch of {BATCH:g} without drafts, so that answers end sooner and batches are smaller, or "
+        "the batch, with more requests per second. *Drafts* are tokens that engines draft in each step for each request. A step "
         "loads the experts of all tokens that it feeds, each independent of the others; drafts use as many as accepted tokens. "
         "Accepted are 85 % of one draft (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 5.4.3: 85 to 90 %), and 60 % of three, an "
         "assumption. Layers that draft are not simulated, and routers place as they do without drafts. *Batch*, *experts* (of a step, mean "
