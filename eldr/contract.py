@@ -170,7 +170,7 @@ HEADER_LIMIT: Final = "x-eldr-limit"
 """Request header, router to engine: the request is refused where so many sequences are in flight, if that is less than the engine's own limit."""
 HEADER_LOAD: Final = "x-eldr-load"
 """Response header: ``count/limit``, sequences in flight over all of the engine's API servers. Only of engines that keep
-:data:`PULL_BEFORE_KEY`: routers trust their unsplit answers at any time."""
+:data:`PULL_BEFORE_KEY`: routers trust their unstreamed answers at any time."""
 HEADER_FULL: Final = "x-eldr-full"
 """Response header of a 429 with which an engine refuses a request above its limit, ``count/limit``: nothing was read or computed."""
 HEADER_ADMIN_TOKEN: Final = "x-eldr-admin-token"  # noqa: S105 - the name of the header

@@ -44,7 +44,7 @@ class MarginalUnion:
     Notes
     -----
     Of ``dA`` those there are charged ``1 - (A / E)**4``, ``A / E`` being the share of experts in use, mean over the workers: the
-    fuller the unions, the sooner somebody else would have brought the same expert, and to sort requests by what does not last
+    fuller the unions, the sooner another request would have brought the same expert, and to sort requests by what does not last
     lengthens the tail.
     """
 

@@ -42,7 +42,7 @@ class Situation(NamedTuple):
     tolls : sequence of float, length n_workers, optional
         What :class:`MarginalUnion` charges each similarity, see :class:`eldr.core.tolls.Tolls`; with ``slots``.
     tokens : sequence of int, length n_workers, optional
-        Context that the requests of each worker are expected to hold; empty where nobody knows.
+        Context that the requests of each worker are expected to hold; empty where it is not known.
     context : int
         What the request is expected to hold itself; with ``tokens``.
     token_cost : float

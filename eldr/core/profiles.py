@@ -58,7 +58,7 @@ class Profiles:
     Notes
     -----
     What other routers learned is taken in by how many signatures that is more than in their last report. A router without traffic
-    thereby holds nobody back, and one that has just begun takes over what the others know.
+    thereby holds no other back, and one that has just begun takes over what the others know.
     """
 
     def __init__(self, cells: int, look: int = LOOK, start: int = START) -> None:

@@ -116,7 +116,7 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     Experts of layers that draft take as long as any others, and count in ``fixed``. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
 
-    Where all observations report the context, the model gains a term for it if that explains held-out observations better beyond doubt:
+    Where all observations report the context, the model gains a term for it if that explains held-out observations significantly better:
     each half is looked at with what the other half teaches. Otherwise the cost of context stays in that of a request.
     """
     rows: list[Window] = []
@@ -177,7 +177,7 @@ def _fit(table: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Arra
 def _shows(  # noqa: PLR0917
     narrow: Array, wide: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, workers: int
 ) -> bool:
-    """Return whether the last column explains held-out observations better beyond doubt."""
+    """Return whether the last column explains held-out observations significantly better."""
     gains: list[Array] = []
     odd = np.arange(len(seconds)) % 2 == 1
     for learned_from in (odd, ~odd):

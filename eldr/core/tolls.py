@@ -47,7 +47,7 @@ class Tolls:
     def settle(self, situation: Situation) -> int | None:
         """Take a request that was placed in a situation, and return the position of the worker that similarity favours after tolls.
 
-        Without similarities, slots and tolls nothing happens, and nobody is favoured.
+        Without similarities, slots and tolls nothing happens, and no worker is favoured.
         """
         scores, slots, charged = situation.similarity, situation.slots, situation.tolls
         if scores is None or slots is None or charged is None:

@@ -130,7 +130,7 @@ class Unions:
         self._layers = _slice(shape.layers)
         self._mean = np.full(shape.cells, min(_CEILING, shape.top_k / shape.n_experts), dtype=np.float32)
         self._ones = np.ones(shape.cells, dtype=np.float32)
-        # what a request that nobody reported adds to a logarithm, and of which mean that is
+        # what an unattributed request adds to a logarithm, and of which mean that is
         self._unattributed_log: Floats = np.log(1.0 - self._mean)
         self._unattributed_as_of = 0
         self._seen = 0

@@ -91,7 +91,7 @@ class Evaluation:
 
     @property
     def active_harms(self) -> bool | None:
-        """Whether the active set costs active experts, beyond doubt; None where there is none."""
+        """Whether the active set costs active experts, significantly; None where there is none."""
         return None if self.active_reduction is None else self.active_reduction.high < -HARM_MARGIN
 
 

@@ -22,11 +22,11 @@ class Verdict(NamedTuple):
 
 
 def judge(result: FitResult) -> Verdict:
-    """Accept a set that saves active experts on held-out records beyond doubt: more than the active one, and than JSQ.
+    """Accept a set that saves active experts on held-out records significantly: more than the active one, and than JSQ.
 
     Notes
     -----
-    Beyond doubt: the full 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
+    Significantly: the full 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
     A set whose full interval against JSQ lies below 0 regresses.
     A set that cannot be judged is accepted only where it replaces none, or nothing can be chosen.
     """

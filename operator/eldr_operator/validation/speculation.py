@@ -44,7 +44,7 @@ def untried(cr: EldrDeployment, role: str) -> list[str]:
 
 def _full_graphs(cr: EldrDeployment, role: str, asked: Drafts) -> list[str]:
     """Return why drafts are not counted: up to vLLM 0.32 they hide where the tokens of a full graph lie."""
-    engine, spec = cr.spec.engine, cr.spec.decode if role == "decode" else cr.spec.prefill
+    engine, spec = cr.spec.engine, getattr(cr.spec, role)
     text = " ".join((*engine.args, *spec.args))
     if not asked.have_kv or not spec.gpus or not _DRAFTS_FIRST.search(engine.image or VLLM):
         return []

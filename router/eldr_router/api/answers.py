@@ -58,7 +58,7 @@ def is_aborted(body: bytes, is_cut: Callable[[dict[str, Any]], bool], hint: byte
     Parameters
     ----------
     is_cut : callable
-        Tells it of a parsed answer.
+        Returns it of a parsed answer.
     hint : bytes
         Stands in every answer that was.
     """

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from eldr.contract import ELDR_KEY, KV_KEY, PULL_BEFORE_KEY
+from eldr_router.api.conversation import conversation_prefix
 from eldr_router.api.cost import MAX_BODY
 from eldr_router.api.fields import FEW_BYTES, check_count, check_objects, read
 from eldr_router.api.paths import APIS, CHAT, COMPLETIONS, Api
-from eldr_router.api.stems import conversation_prefix
 from eldr_router.http.errors import bad_request
 
 __all__ = ["CHAT", "COMPLETIONS"]

@@ -13,7 +13,7 @@ import numpy as np
 from eldr_router.http.errors import bad_request
 
 MAX_BODY = 16 << 20
-"""Bytes, where nobody says otherwise."""
+"""Bytes, by default."""
 _SMALL = 2 << 20
 """A body up to this size costs little, whatever is in it."""
 _PIECE = 1 << 17

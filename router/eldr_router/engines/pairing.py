@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Load(NamedTuple):
-    """An engine's key, empty where nobody names one, and its sequences in flight."""
+    """An engine's key, empty where none is named, and its sequences in flight."""
 
     key: str
     in_flight: int

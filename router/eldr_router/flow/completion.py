@@ -286,7 +286,7 @@ class Completion:
         pull_before = None
         if kv is not None:
             self._services.waiting.add(self)
-            pull_before = self._services.wall() + self._state.expires - self.now()
+            pull_before = self._services.telemetry.wall() + self._state.expires - self.now()
         body = partial(bodies.decode_body, self._parsed(), kv, pull_before)
         line = headers.limit_line(self._table.max_in_flight)
         leg.send(self._wire(leg.endpoint, body, line), self._services.settings.decode_idle_timeout_seconds)

@@ -1,7 +1,7 @@
 """Requests that wait for room on a decode engine, in the order of their arrival.
 
 Those whose prefill result found every engine full come first, and look again as soon as there is room. All others wait before anything is
-spent on them; each gets its place reserved in the step that looks for it. Nobody overtakes: one free place is enough for any request.
+spent on them; each gets its place reserved in the step that looks for it. No request overtakes: one free place is enough for any request.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Queue:
             self._loop.call_soon(self._look)
 
     def close(self) -> None:
-        """Let nobody wait any more: the router ends."""
+        """Turn away all that wait: the router ends."""
         self._is_closed = True
         for waiter in tuple(self._entries):
             self._turn_away(

@@ -147,7 +147,7 @@ def _prefill_broken(state: State, event: Broken) -> Step:
 def _prefilled(state: State, event: Prefilled) -> Step:
     blame: Actions = ()
     if state.suspect is not None and state.suspect[0] == "prefill":
-        # the same prompt was taken: by another engine, then the first one was at fault, or by the same, then nobody was
+        # the same prompt was taken: by another engine, then the first one was at fault, or by the same, then neither was
         if state.suspect[1] != event.engine:
             blame = (RecordFailure(state.suspect[1]),)
         state = replace(state, suspect=None)

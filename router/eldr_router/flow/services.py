@@ -41,7 +41,6 @@ class Services:
     affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
     names: Names = field(default_factory=Names)
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
-    wall: Callable[[], float] = time.time
     table: Table = EMPTY
     waiting: set[Waiting] = field(default_factory=set)
     queue: Queue = field(init=False)

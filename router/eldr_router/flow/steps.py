@@ -124,7 +124,7 @@ class PullConfirmed(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True):
-    """What a decode engine said is worth the beginning of a response; ``guards`` as in :class:`Heard`."""
+    """What a decode engine said is worth the beginning of a response; ``guards`` as in :class:`PullConfirmed`."""
 
     engine: Engine
     at: float
@@ -268,7 +268,7 @@ class Begin(Struct, frozen=True):
 
 
 class Keep(Struct, frozen=True):
-    """Keep the engine's own answer, of the leg that is left next: it is passed on if nobody has a better one."""
+    """Keep the engine's own answer, of the leg that is left next: it is passed on if there is no better one."""
 
 
 class PassOn(Struct, frozen=True):

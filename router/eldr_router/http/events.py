@@ -13,7 +13,7 @@ class FirstEvent:
     limit : int
         Bytes to search, then it is given up. The first event of an engine may hold the prompt's token ids.
     skip : callable, optional
-        Tells by its data whether an event does not count.
+        Returns by its data whether an event does not count.
     """
 
     __slots__ = ("_data", "_limit", "_rest", "_seen", "_skip", "data", "decided")

@@ -26,7 +26,7 @@ class Budget:
     Attributes
     ----------
     fell_short : bool
-        Somebody was refused; whoever makes room clears this.
+        A request was refused; whoever makes room clears this.
     """
 
     __slots__ = ("fell_short", "held", "limit")

@@ -5,7 +5,7 @@ A connection is an explicit state machine::
     IDLE <----> RECEIVING ---> WORKING ---> RESPONDING ---> IDLE
                     \_ refused ________________\_ last __> CLOSING ---> CLOSED
 
-Requests of a pipeline wait until the answer before them has been read by the client, so that nobody can make the router
+Requests of a pipeline wait until the answer before them has been read by the client, so that no client can make the router
 hold more answers than one.
 """
 

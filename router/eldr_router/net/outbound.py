@@ -158,7 +158,7 @@ class EngineConnection(asyncio.Protocol):
             elif self.state is _HEAD:
                 self._feed_head(data)
             else:
-                self._close()  # bytes that nobody asked for
+                self._close()  # bytes without a request
         except FramingError as error:
             self._break("protocol", f"it broke HTTP: {error}")
         except Exception:
@@ -248,7 +248,7 @@ class EngineConnection(asyncio.Protocol):
             self._break("timeout", f"it was silent for {self._patience:g} s")
 
     def abandon(self, patience: float) -> None:
-        """End what has been silent for so long, unless its client is who does not read: nobody listens there any more."""
+        """End what has been silent for so long, unless its client is who does not read: no receiver is left there."""
         if self._quiet > patience and not self._paused:
             self._break("timeout", f"it accepts no connections, and was silent for {patience:g} s")
 

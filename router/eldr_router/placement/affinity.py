@@ -21,7 +21,7 @@ better computed again than routers left to disagree about where a conversation l
 REASONS = ("session", "prefix", "home", "load")
 _CLOSING = 8  # bytes, of a messages array: the bracket, and space around it
 _KEY = 2048  # bytes of a conversation's prefix that are hashed, the last ones: they distinguish conversations
-_TEXT, _STEM = (
+_TEXT, _PREFIX = (
     3,
     15,
 )  # the blocks that end at 1 and at 4 KiB: how much of a prompt is tried first; then 12, 60 KiB
@@ -162,7 +162,7 @@ class PrefixAffinity:
         self, prompt: bytes | memoryview, prefix: int, hashes: tuple[int, ...]
     ) -> bytes | memoryview:
         """Return what distinguishes this conversation from others: its shortest beginning that is not known to be shared."""
-        at = _STEM if prefix else _TEXT
+        at = _PREFIX if prefix else _TEXT
         while at < len(hashes) and self._index.branches(hashes[at]) >= SHARED:
             at = 2 * at + 1
         if at < len(hashes) and (not prefix or ENDS[at] < prefix):

@@ -59,7 +59,7 @@ class Peers:
         self._token = token
 
     async def run(self) -> None:
-        """Ask for ever: one task per peer, so that a slow one delays nobody."""
+        """Ask for ever: one task per peer, so that a slow one delays no other."""
         tasks: dict[Address, asyncio.Task[None]] = {}
         try:
             while True:

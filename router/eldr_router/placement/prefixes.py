@@ -70,7 +70,7 @@ class Match(NamedTuple):
     Attributes
     ----------
     depth : int
-        Blocks that somebody was sent before.
+        Blocks that an engine was sent before.
     steps : list of (int, float)
         Sets of engines, as bits, that were sent equally much of it, and what that is worth, from the least to the most.
     """

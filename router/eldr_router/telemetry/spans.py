@@ -49,7 +49,7 @@ class Tracing:
         return Trace(self, request, operation, now, wall)
 
     async def close(self) -> None:
-        """Send what is left, within a few seconds; a receiver that hangs delays nobody longer."""
+        """Send what is left, within a few seconds; a receiver that hangs delays the end no longer."""
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def shut_down() -> None:
