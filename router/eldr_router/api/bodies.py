@@ -170,7 +170,7 @@ def _kind(prompt: memoryview) -> bytes:
 
 
 def _is_token_ids(kind: bytes) -> bool:
-    """Report by its first item whether a list is one prompt; engines refuse a list that is neither."""
+    """Return by its first item whether a list is one prompt; engines refuse a list that is neither."""
     return kind[:1] == b"[" and (kind[1:].isdigit() or kind[1:] == b"-")
 
 

@@ -79,7 +79,7 @@ def to_client(head: ResponseHead, *, complete: bool, chunked: bool, endpoint: st
 
     Parameters
     ----------
-    whole : bool
+    complete : bool
         The body was read and gets a new length.
     chunked : bool
         The body is passed on in its chunks.

@@ -113,7 +113,7 @@ class Api(NamedTuple):
         Fields that bound the answer's tokens, the one that counts first.
     check : callable
         Refuses what an engine should not see; returns fields that a leg of one token does without.
-    why_whole : callable
+    why_unsplit : callable
         Why a request cannot be split, besides its prompt: a bounded metric label.
     first_word, is_cut : callable
         How answers read: the data of an event, and a whole answer.

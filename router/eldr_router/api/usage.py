@@ -39,8 +39,8 @@ def usage_of(end: bytes) -> Usage:
     at = end.rfind(b'"usage"', max(0, len(end) - _END))
     if at < 0:
         return UNKNOWN
-    match = end[at : at + _OBJECT]
-    return Usage(_number(_INPUT, match), _number(_OUTPUT, match))
+    usage = end[at : at + _OBJECT]
+    return Usage(_number(_INPUT, usage), _number(_OUTPUT, usage))
 
 
 def model_of(fields: Mapping[str, msgspec.Raw]) -> str:

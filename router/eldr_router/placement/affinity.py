@@ -91,7 +91,7 @@ class PrefixAffinity:
             Names of those that may be chosen, at least one.
         loads : sequence of int
             Prefills in flight on each, those of others as reported.
-        stem : int
+        prefix : int
             Bytes of ``prompt`` that all turns of this conversation begin with and others do not: of a chat, up to the end
             of the user's first message. If it is 0, the shortest beginning is taken that is not known to be shared.
         session : bytes

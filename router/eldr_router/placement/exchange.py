@@ -30,7 +30,7 @@ class UnionReport(NamedTuple):
 
     Attributes
     ----------
-    of : str
+    source : str
         Whose tables these are; another name means that they began anew.
     version : int
         What to ask from the next time.
