@@ -1,1 +1,4 @@
-"""Pure maths of ELDR: NumPy and SciPy only; time and randomness are arguments."""
+"""Pure maths of ELDR.
+
+It needs NumPy and SciPy alone; time and randomness are arguments.
+"""

@@ -11,7 +11,7 @@ Costs = npt.NDArray[np.floating]
 
 
 def assign_balanced(costs: Costs, capacity: int, start: Labels | None = None) -> Labels:
-    """Assign every point to a cluster at least total cost, no cluster above its capacity.
+    """Assign points to clusters of limited capacity at least total cost.
 
     Parameters
     ----------

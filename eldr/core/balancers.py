@@ -45,7 +45,7 @@ class JSQ:
 
 @dataclass(frozen=True)
 class PowerOfTwo:
-    """The less loaded of two distinct random workers (the first of the pair on a tie)."""
+    """The less loaded of two random workers; on a tie, the first."""
 
     name: str = "PowerOfTwo"
 
@@ -62,7 +62,7 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class Domain:
-    """A fixed group of workers per workload label, least load inside the group.
+    """The least loaded worker of the group that a label has.
 
     Parameters
     ----------

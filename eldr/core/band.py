@@ -16,7 +16,7 @@ _JSQ = JSQ()
 
 @dataclass(frozen=True)
 class BandJSQ:
-    """ELDR: among the workers whose centroid is nearly as similar as the best one, the least loaded.
+    """ELDR: the least loaded of the workers with nearly the best similarity.
 
     Parameters
     ----------

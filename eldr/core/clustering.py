@@ -1,4 +1,6 @@
-"""Balanced spherical K-means: one centroid per decode worker, equal shares of the calibration requests.
+"""Balanced spherical K-means: clusters of equal size.
+
+Each decode worker gets one centroid, and each centroid an equal share of the calibration requests.
 
 References
 ----------
@@ -119,7 +121,10 @@ def _seeds(points: Floats, n_clusters: int, rng: np.random.Generator, restarts: 
 
 
 def from_centers(points: Floats, centers: Floats, max_iter: int) -> Clustering:
-    """Go on from given centres; what :func:`balanced_kmeans` demands of its points is not checked again."""
+    """Go on from given centres.
+
+    It does not check again what :func:`balanced_kmeans` demands of points.
+    """
     k = len(centers)
     capacity = -(-len(points) // k)
     labels: Labels | None = None
@@ -158,7 +163,7 @@ def _update(points: Floats, labels: Labels, old: Floats) -> Floats:
 
 
 def align(new: Floats, old: Floats) -> npt.NDArray[np.intp]:
-    """Order new centres so that each takes the slot of the old one it resembles most.
+    """Give each new centre the slot of the old one that it resembles most.
 
     Parameters
     ----------

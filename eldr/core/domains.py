@@ -9,7 +9,9 @@ from collections.abc import Sequence
 def groups_by_share(
     labels: Sequence[str], shares: Sequence[float], n_engines: int
 ) -> dict[str, frozenset[int]]:
-    """Divide engines among labels by their shares: largest remainders, at least one each where there are enough.
+    """Divide engines among labels by their shares.
+
+    By largest remainders, with at least one engine for each label where there are enough.
 
     Labels beyond the number of engines have no group and may go anywhere.
 

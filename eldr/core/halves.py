@@ -1,4 +1,4 @@
-"""Intervals of quantities that no formula has one for: computed again on halves of the records.
+"""Intervals of figures without a formula, from halves of the records.
 
 References
 ----------
@@ -32,7 +32,9 @@ class Interval(NamedTuple):
 
 
 def balanced_halves(n: int, rng: np.random.Generator) -> list[tuple[Rows, Rows]]:
-    """Split records in halves, ``GROUPS - 1`` times, so that every group of records meets every other one as often.
+    """Split records in halves so that any two groups meet equally often.
+
+    There are ``GROUPS - 1`` splits.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def balanced_halves(n: int, rng: np.random.Generator) -> list[tuple[Rows, Rows]]
 
 
 def interval(value: float, halves: Sequence[tuple[float, float]]) -> Interval:
-    """Return the interval of a figure from what it is on both halves of each split.
+    """Return the interval of a figure from its values on both halves.
 
     Parameters
     ----------

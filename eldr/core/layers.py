@@ -1,4 +1,6 @@
-"""Which layers make the best signature: greedy forward selection by rank correlation with decode-time activations.
+"""Layers of a signature: greedy selection by rank correlation.
+
+The correlation is with decode-time activations.
 
 References
 ----------
@@ -58,7 +60,7 @@ def choose_layers(
     weights: Floats | None = None,
     rows: Rows | None = None,
 ) -> LayerChoice:
-    """Select layers greedily: add the one that raises rho most, keep the prefix where rho peaks.
+    """Select layers greedily, while the rank correlation rises.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _SAME = 1e-4
 
 @dataclass(frozen=True)
 class MarginalUnion:
-    """The worker on which a request adds least to the pool's total predicted step time.
+    """The worker on which a request adds least to predicted step time.
 
     With ``B`` sequences in flight, ``A`` active experts expected, ``dA`` more through the request's ``n`` sequences, and the
     step-time model ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
@@ -58,7 +58,7 @@ class MarginalUnion:
         check_load(self.max_load)
 
     def costs(self, situation: Situation) -> list[float]:
-        """Return what the request would cost on each worker, seconds per step; needs an outlook."""
+        """Return the request's cost on each worker, seconds; needs an outlook."""
         outlook, n = situation.outlook, situation.sequences
         if outlook is None:
             raise ValueError("outlook: expected one, got None")

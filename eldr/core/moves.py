@@ -1,4 +1,4 @@
-"""The residual network of an assignment: what it would cost to move points between clusters.
+"""The residual network of an assignment: the costs of moving points.
 
 References
 ----------
@@ -19,7 +19,9 @@ Labels = npt.NDArray[np.intp]
 
 
 class Moves:
-    """Cheapest single moves between clusters; node ``k`` stands for free capacity.
+    """Cheapest single moves between clusters and free capacity.
+
+    Node ``k`` stands for free capacity.
 
     ``weight[a, b]`` is the least change of cost when one point moves from cluster a to b, ``_point[a, b]`` is that
     point. Moving "to" the free node ends a chain in a cluster with room, moving "from" it starts one there.
@@ -82,7 +84,7 @@ class Moves:
         self._count(cluster)
 
     def relieve(self) -> None:
-        """Move points out of clusters that hold too many, along the cheapest chains into clusters with room.
+        """Move points out of clusters that hold too many, at least cost.
 
         Where every point was in its cheapest cluster, no negative cycle arises.
         """
@@ -90,12 +92,15 @@ class Moves:
             self._apply(list(itertools.pairwise(self._chain(np.array([*over, False])))))
 
     def cancel(self) -> None:
-        """Move points along negative cycles until there is none: then the assignment is optimal."""
+        """Move points along negative cycles until the assignment is optimal."""
         while (cycle := self._negative_cycle()) is not None:
             self._apply(list(itertools.pairwise([*cycle, cycle[0]])))
 
     def keep(self, labels: Labels) -> None:
-        """Go back to another assignment unless this one is better: equal ones would take turns without end."""
+        """Go back to another assignment unless this one is better.
+
+        Equal ones would take turns without end.
+        """
         points = np.arange(len(labels))
         gain = self._costs[labels, points].sum() - self._costs[self.labels, points].sum()
         if gain <= self._tolerance:

@@ -18,7 +18,7 @@ _CHUNK = 512  # pairs whose rows stay in the processor's cache
 
 
 def sample_pairs(n_requests: int, n_pairs: int, rng: np.random.Generator) -> Pairs:
-    """Draw distinct pairs of distinct requests; all of them where there are no more than asked for.
+    """Draw distinct pairs of distinct requests, all where there are few.
 
     Raises
     ------
@@ -36,7 +36,10 @@ def sample_pairs(n_requests: int, n_pairs: int, rng: np.random.Generator) -> Pai
 
 
 def layer_rows(counts: Counts, layer: int, rows: Rows | None = None) -> Floats:
-    """Return one layer of some requests, shape (n_rows, n_experts); the only copy of counts that is made."""
+    """Return one layer of some requests, shape (n_rows, n_experts).
+
+    This is the only copy of counts that is made.
+    """
     one = counts[:, layer]
     return (one if rows is None else one.take(rows, axis=0)).astype(np.float32)
 
@@ -66,7 +69,7 @@ def pair_dots(rows: Floats, pairs: Pairs) -> Doubles:
 
 
 def activation_distances(activations: Counts, pairs: Pairs, rows: Rows | None = None) -> Doubles:
-    """Return cosine distances of decode-time activation vectors over all layers, one per pair.
+    """Return cosine distances of decode-time activations, one per pair.
 
     Parameters
     ----------
@@ -98,7 +101,10 @@ def activation_distances(activations: Counts, pairs: Pairs, rows: Rows | None = 
 
 
 def distances(dots: Doubles, first: Doubles, second: Doubles) -> Doubles:
-    """Return cosine distances of pairs, shape (n_pairs,), from dot products and squared norms; 1 where a norm is 0."""
+    """Return cosine distances of pairs, shape (n_pairs,).
+
+    They come from dot products and squared norms; the distance is 1 where a norm is 0.
+    """
     norm = first * second
     np.sqrt(norm, out=norm)
     norm[norm <= TINY] = np.inf

@@ -1,4 +1,4 @@
-"""What a policy would do to the active experts of a pool: replayed placement with expected unions.
+"""Replay placement by a policy, and count expected active experts.
 
 Requests arrive one by one and stay for the same number of arrivals, so that every policy sees the same pool at the
 same occupancy; only the placement differs.
@@ -49,11 +49,13 @@ class PlacementResult:
 
     @property
     def imbalance(self) -> float:
-        """Mean over time of the largest worker's share times the number of workers; 1 is perfect balance."""
+        """Mean share of the largest worker times the workers; 1 is balance."""
         return float((self.loads.max(axis=1) * self.loads.shape[1] / self.loads.sum(axis=1)).mean())
 
     def against(self, random: npt.NDArray[np.float64]) -> float:
-        """Return the share of active experts that steps save against random batches of the same sizes.
+        """Return the share of active experts saved against random batches.
+
+        Random batches have the same sizes.
 
         Every step counts once, as in an engine's metrics.
 
@@ -90,7 +92,9 @@ def inclusion_probabilities(counts: npt.NDArray[np.integer], tokens: npt.NDArray
 
 
 def random_unions(survival: Floats, most: int) -> npt.NDArray[np.float64]:
-    """Return the expected distinct experts per layer of random batches of 0 to ``most`` of these requests.
+    """Return the distinct experts that random batches are expected to use.
+
+    Per layer, for batches of 0 to ``most`` of these requests.
 
     Parameters
     ----------
@@ -110,7 +114,10 @@ def random_unions(survival: Floats, most: int) -> npt.NDArray[np.float64]:
 
 
 def log_survival(inclusion: Floats) -> Floats:
-    """Return ``log(1 - p)`` of inclusion probabilities: summed over requests, the log of the chance that none uses an expert."""
+    """Return ``log(1 - p)`` of inclusion probabilities.
+
+    Summed over requests, it is the log of the chance that none uses an expert.
+    """
     survival: Floats = np.log1p(-inclusion)
     return survival
 
@@ -125,7 +132,7 @@ def replay(
     batch: int,
     rng: np.random.Generator,
 ) -> PlacementResult:
-    """Place a stream of requests and look at the expected unions of active experts.
+    """Place a stream of requests, and return the expected unions.
 
     Parameters
     ----------

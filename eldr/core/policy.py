@@ -1,4 +1,4 @@
-"""What placement policies have in common: what they look at, what they answer.
+"""What placement policies have in common: input and answer.
 
 Every policy is a pure function of a :class:`Situation` and a random generator, so that the simulator and the live
 router run the same code. Situations hold plain lists: for the handful of workers that a pool has, one call of NumPy takes
@@ -64,7 +64,7 @@ class Situation(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A policy's decision: the worker's position, and among how many candidates load decided."""
+    """A policy's decision: the worker, and how many load chose among."""
 
     worker: int
     candidates: int
@@ -82,7 +82,7 @@ class Policy(Protocol):
 
 
 def loads(situation: Situation) -> Sequence[float]:
-    """Return each worker's load: sequences in flight, and the context that they hold once it is known what that costs."""
+    """Return each worker's load: sequences, and context of known cost."""
     cost = situation.token_cost
     if not cost or not situation.tokens:
         return situation.in_flight
@@ -100,7 +100,10 @@ def least_loaded(in_flight: Sequence[float], turn: int) -> int:
 
 
 def known_scores(scores: Sequence[float]) -> Sequence[float]:
-    """Return the similarities that are numbers: a worker without a centroid has NaN."""
+    """Return the similarities of workers that have a centroid.
+
+    Others have NaN.
+    """
     # one NaN makes the sum NaN; nearly always there is none, and nothing to copy
     return scores if not math.isnan(sum(scores)) else [score for score in scores if not math.isnan(score)]
 
@@ -112,13 +115,19 @@ def check_load(max_load: float) -> None:
 
 
 def bound(situation: Situation, max_load: float) -> float:
-    """Return ``max_load`` times the mean load with the request: what a worker may hold with it."""
+    """Return the most sequences that a worker may hold with the request.
+
+    That is ``max_load`` times the mean load, the request included.
+    """
     loads = situation.in_flight
     return max_load * (sum(loads) / len(loads) + situation.sequences)
 
 
 def within(situation: Situation, max_load: float) -> list[int]:
-    """Return the workers that would hold at most ``max_load`` times the mean; the least loaded is always one."""
+    """Return the workers that stay below ``max_load`` times the mean.
+
+    The least loaded worker always does.
+    """
     limit, n = bound(situation, max_load), situation.sequences
     return [at for at, load in enumerate(situation.in_flight) if load + n <= limit]
 

@@ -1,4 +1,4 @@
-"""Profiles of workers: centroids that a router learns while it places, a prior that waits for no fit.
+"""Profiles of workers: centroids that a router learns as it places.
 
 Each request moves the profile of the worker that the prior favours for it, tolls taken off, a little towards its own signature. That is the
 fit's own clustering under capacity, one request at a time: profiles are its means, and tolls keep the shares equal. A young profile learns from what
@@ -75,7 +75,9 @@ class Profiles:
         self._numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
 
     def similarity(self, share: Floats, workers: Sequence[str]) -> list[float] | None:
-        """Return a request's cosine to each worker's profile; None while nothing is known, or of a request without experts.
+        """Return a request's cosine to each worker's profile.
+
+        None while nothing is known, or for a request without experts.
 
         Parameters
         ----------
@@ -94,7 +96,10 @@ class Profiles:
         return [cosines[row] / norm if row >= 0 and weight[row] else like_pool for row in known_rows]
 
     def numbers(self, workers: Sequence[str]) -> list[int]:
-        """Return a number for each worker, for its toll: no other one ever gets it, also where a worker returns."""
+        """Return a number for each worker, for its toll.
+
+        No other worker ever gets it, also where a worker returns.
+        """
         numbers = self._numbers
         return [numbers[worker] for worker in workers]
 
@@ -134,7 +139,10 @@ class Profiles:
         self._changed[worker] = version
 
     def table(self, since: int = -1) -> dict[str, Learned]:
-        """Return what this router learned, of workers where that is news after a version: every eighth signature is."""
+        """Return the profiles that changed since a version.
+
+        Every eighth signature counts as a change.
+        """
         return {worker: learned for worker, learned in self._own.items() if self._changed[worker] > since}
 
     def merge(self, router: str, table: Mapping[str, Learned]) -> None:

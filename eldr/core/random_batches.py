@@ -1,4 +1,4 @@
-"""How many experts batches of random requests use, and how well that is known from some of the requests.
+"""Experts that batches of random requests use, and their error.
 
 Of few long requests the mix looks more uniform than it is: their random batches would use fewer experts than those of all
 traffic. So the same is computed without each group of requests in turn, which gives bias and error.
@@ -66,7 +66,9 @@ def unions_by_size(unused: Doubles, most: int) -> Doubles:
 
 
 def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
-    """Return the distinct experts that random batches use, by bucket of batch size; within one every size counts alike.
+    """Return the distinct experts of random batches by size bucket.
+
+    Within a bucket every size counts alike.
 
     Parameters
     ----------
@@ -85,7 +87,9 @@ def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
 
 
 def steps_by_size(buckets: Doubles, requests: float, bounds: Sequence[int]) -> Doubles:
-    """Return how many steps had each batch size, as far as buckets and the sum of all sizes show.
+    """Return how many steps had each batch size.
+
+    As far as buckets and the sum of all sizes show.
 
     Within a bucket every size counts alike, or its largest or smallest counts more, so that sizes add up: full engines
     have steps of their limit only.
@@ -115,7 +119,9 @@ def steps_by_size(buckets: Doubles, requests: float, bounds: Sequence[int]) -> D
 
 
 def expected_active(steps: Doubles, mix: Mix) -> Estimate:
-    """Return the distinct experts that steps of these sizes would use with batches at random, summed over the steps.
+    """Return the distinct experts of steps with random batches.
+
+    Summed over the steps.
 
     Parameters
     ----------

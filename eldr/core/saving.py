@@ -1,4 +1,7 @@
-"""What placement saves: active experts of the steps that ran against batches of the same sizes drawn at random."""
+"""What placement saves: active experts against random batches.
+
+Random batches have the sizes of the steps that ran.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expert signatures: what a request's prompt says about the experts that its decode steps will use.
+"""Expert signatures: what a prompt says about the decode steps' experts.
 
 References
 ----------

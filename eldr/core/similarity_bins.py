@@ -1,4 +1,7 @@
-"""Where the best similarity of a request falls: binned alike by routers, of live requests, and by fits, of held-out ones."""
+"""Bins of a request's best similarity.
+
+Routers bin live requests, and fits bin held-out ones, alike.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from eldr.contract import SIMILARITY_BINS
 
 
 def similarity_bin(best: float) -> int:
-    """Return the bin of a request's best cosine among ``SIMILARITY_BINS`` of equal width over [0, 1].
+    """Return the bin of a request's best cosine.
+
+    There are ``SIMILARITY_BINS`` of equal width over [0, 1].
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""The step-time model of a decode worker: ``T(B, A, C) = fixed + per_expert * A + per_request * B + per_token * C``."""
+"""The step-time model of a decode worker.
+
+``T(B, A, C) = fixed + per_expert * A + per_request * B + per_token * C``
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of one decode step as a function of the batch and of its active experts.
+    """Time of one decode step by its batch and active experts.
 
     Attributes
     ----------
@@ -49,11 +52,14 @@ class StepTime:
         return self.fixed + self.per_expert * active + self.per_request * batch + self.per_token * tokens
 
     def for_experts(self, n_experts: int) -> StepTime:
-        """Return the step-time model of a model with another number of experts in which the same *share* costs the same time."""
+        """Return the model for another number of experts.
+
+        The same *share* of the experts costs the same time.
+        """
         return replace(self, per_expert=self.per_expert * self.n_experts / n_experts, n_experts=n_experts)
 
     def scaled(self, factor: float) -> StepTime:
-        """Return the step-time model of an engine that takes so many times as long."""
+        """Return the model of an engine that takes so many times as long."""
         return StepTime(
             self.fixed * factor,
             self.per_expert * factor,

@@ -1,4 +1,4 @@
-"""The step-time model of decode workers, learned from what they report of their own steps."""
+"""The step-time model of decode workers, learned from their reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tolls of centroids: the prior goes on sharing requests out as the fit did, whatever becomes of the traffic."""
+"""Tolls of centroids: they keep the prior's shares of requests even.
+
+The fit shared requests out evenly. Tolls do so when traffic has changed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ STEP = 0.01
 
 
 class Tolls:
-    """What each worker's similarity is charged, so that the prior favours every worker as often as it should.
+    """What each worker's similarity is charged, to even out favours.
 
     Clusters of a fit hold equal shares of its requests: each centroid is the nearest of as many. Traffic changes, and some
     are nearest to most of it; similarity then crowds their workers. A toll rises with every request that favours its worker
@@ -36,7 +39,10 @@ class Tolls:
         self._steps: list[float] = []
 
     def of(self, slots: Sequence[int]) -> list[float]:
-        """Return the tolls of workers by their slots, which their centroids belong to; 0 for one that was never seen."""
+        """Return the tolls of workers by slot; 0 for one never seen.
+
+        Centroids belong to slots.
+        """
         return list(map(self._tolls.get, slots, repeat(0.0)))
 
     def retain(self, slots: Collection[int]) -> None:
@@ -45,7 +51,9 @@ class Tolls:
             del self._tolls[slot]
 
     def settle(self, situation: Situation) -> int | None:
-        """Take a request that was placed in a situation, and return the position of the worker that similarity favours after tolls.
+        """Settle a placed request; return the worker that similarity favours.
+
+        It is a position, after tolls.
 
         Without similarities, slots and tolls nothing happens, and no worker is favoured.
         """

@@ -1,4 +1,4 @@
-"""Expected unions of active experts: what the batch of each decode worker uses, and what a request would add to it.
+"""Expected unions of active experts of decode workers' batches.
 
 A request uses an expert in a decode step with its *inclusion probability*. A worker's batch leaves an expert alone with
 probability ``prod_r (1 - p_r)``, its *survival*; what survives is not read from memory. Logarithms of survivals are kept in
@@ -232,7 +232,10 @@ class Unions:
         return Outlook(active, growth.tolist())
 
     def join(self, worker: str, request: Request, n: int = 1) -> Stay:
-        """Let ``n`` sequences of a request join a worker's batch; it counts in the pool's mean from then on."""
+        """Let ``n`` sequences of a request join a worker's batch.
+
+        The request counts in the pool's mean from then on.
+        """
         row = self._row(worker)
         self._seen += 1
         change = request.share - self._mean
@@ -251,7 +254,10 @@ class Unions:
                 self._unattributed[row], self._changed[row] = -1, 0
 
     def table(self, since: int = 0) -> dict[str, tuple[int, Floats]]:
-        """Return the sequences that joined here and their log survival, of workers where they changed since a version."""
+        """Return the sequences that joined here, and their log survival.
+
+        Of workers where they changed since a version.
+        """
         return {
             worker: (self._members[row], self._logs[row].copy())
             for worker, row in self._rows.items()
@@ -261,7 +267,9 @@ class Unions:
     def merge(
         self, router: str, table: Mapping[str, tuple[int, Floats]], changed: Collection[str] | None = None
     ) -> None:
-        """Merge what another router reports of its own sequences; an empty table if it reports nothing any longer.
+        """Merge another router's report of its sequences.
+
+        An empty table if it reports nothing any longer.
 
         Parameters
         ----------
@@ -336,7 +344,7 @@ def _slice(layers: Sequence[int]) -> slice | list[int]:
 
 
 class Stay:
-    """A request's part in the union of one worker; left once, however often it is asked to."""
+    """A request's part in a worker's union; leaving twice is harmless."""
 
     __slots__ = ("_logs", "_n", "_row", "_unions")
 

@@ -1,4 +1,4 @@
-"""Why a request would be placed where it would be placed: a dry run of the router's own decision."""
+"""Explain a placement: a dry run of the router's own decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from eldr_router.placement.signature import NO_SIGNATURE, read_signature
 
 
 def explain(services: Services, body: bytes) -> dict[str, Any]:
-    """Return what the router would do with a request of this signature now; nothing changes.
+    """Return what the router would do with a request of this signature.
+
+    Nothing changes.
 
     Parameters
     ----------

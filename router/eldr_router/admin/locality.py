@@ -1,4 +1,4 @@
-"""What is known of the decode engines' steps, as the admin port reports it."""
+"""Steps of decode engines, as the admin port reports them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class LocalityMetrics(Collector):
 
 
 def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
-    """Return the expected unions; None while the policy asks for none, or no signature was seen."""
+    """Return the expected unions; None where no policy or shape asks.
+
+    The policy asks for them; the first signature shows the model's shape.
+    """
     unions = locality.unions
     if unions is None:
         return None
@@ -93,7 +96,7 @@ def saving_state(locality: Locality) -> dict[str, float] | None:
 
 
 def step_time_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
-    """Return the learned step-time model; None until engines have reported enough."""
+    """Return the learned step-time model; None until reports suffice."""
     step_times, experts = locality.step_times, locality.n_experts
     learned, share = step_times.learned, step_times.expert_share()
     if learned is None or experts is None or share is None:

@@ -1,4 +1,7 @@
-"""The admin port: state, unions, signature log, metrics. Everything but metrics needs the bearer token."""
+"""The admin port: state, unions, signature log, metrics.
+
+All but metrics need the bearer token.
+"""
 
 from __future__ import annotations
 

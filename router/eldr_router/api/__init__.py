@@ -1,1 +1,1 @@
-"""What clients ask: paths, bodies, headers, and how engines answer them. Pure but for the guard."""
+"""What clients ask, and how engines answer. Pure but for the guard."""

@@ -1,4 +1,4 @@
-"""What the first words of an engine's answer mean: tokens, nothing yet, or a failure that is no HTTP status. Pure.
+"""How an engine's answer begins: tokens, nothing yet, a failure. Pure.
 
 A real engine fails after its head went out: a stream whose KV blocks could not be pulled is HTTP 200 with an error event,
 in a chat after the opening chunk that only names the role; an engine that shuts down ends requests with the finish reason
@@ -21,7 +21,7 @@ _PROMPT = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_cr
 
 
 def first_word(data: bytes) -> Word:
-    """Return what the data of a server-sent event says, if no event before it said anything.
+    """Return what an event says, if no event before it said anything.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def is_aborted(body: bytes, is_cut: Callable[[dict[str, Any]], bool], hint: byte
 
 
 def object_of(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that an event or an answer is; None if it is something else."""
+    """Return the JSON object of an event or an answer, or None."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -76,7 +76,7 @@ def object_of(data: bytes) -> dict[str, Any] | None:
 
 
 def prompt_tokens(answer: dict[str, Any]) -> int:
-    """Return the tokens of the prompt that an answer belongs to; 0 if it does not report them."""
+    """Return the prompt's tokens by an answer; 0 if it does not report them."""
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return 0

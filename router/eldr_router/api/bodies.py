@@ -1,4 +1,4 @@
-"""Request bodies: what may be split, what each leg gets, what is refused. Pure.
+"""Request bodies: what is split, what each leg gets, what is refused.
 
 Only the fields that the router must understand are parsed; prompts stay the bytes that the client sent, so that a long
 one costs neither time nor memory. Every body is written anew, each field once, so that engine and router can never
@@ -73,7 +73,9 @@ class Parsed:
 
     @property
     def beginning(self) -> tuple[bytes | memoryview, int]:
-        """What a prefill engine is chosen by, as JSON, and how many bytes of it all turns of a conversation begin with.
+        """What a prefill engine is chosen by, and how much turns share.
+
+        As JSON, and the bytes of it that all turns of a conversation begin with.
 
         That is all up to the first user message's end; 0 where there is none, as in completions.
         """
@@ -96,7 +98,10 @@ class Parsed:
 
     @property
     def embeds(self) -> memoryview:
-        """Prompts as embeddings, as JSON; engines compute them besides the prompt. Empty if there are none."""
+        """Prompts as embeddings, as JSON; empty if there are none.
+
+        Engines compute them besides the prompt.
+        """
         raw = self.fields.get("prompt_embeds")
         return memoryview(b"") if raw is None or raw == _NULL else memoryview(raw)
 
@@ -130,7 +135,7 @@ def parse(raw: bytes, path: str = COMPLETIONS, max_body: int = MAX_BODY) -> Pars
 
 
 def unsplittable(body: Parsed) -> str | None:
-    """Return why a request cannot be split into prefill and decode, or None if it can.
+    """Return why a request cannot be split; None if it can.
 
     The reason is a bounded metric label.
     """
@@ -147,7 +152,7 @@ def unsplittable(body: Parsed) -> str | None:
 
 
 def sequences(body: Parsed) -> int:
-    """Return how many sequences an engine runs for a request: its prompts times its choices."""
+    """Return a request's sequences: its prompts times its choices."""
     if not body.api.several:
         return 1
     choices = max(_count(body.known.get("n")), _count(body.known.get("best_of")))
@@ -184,7 +189,7 @@ def longest(body: Parsed) -> int | None:
 
 
 def prefill_body(body: Parsed, request_id: str = "") -> bytes:
-    """Return the first leg: one token, not streamed, the blocks kept for a decode engine."""
+    """Return the prefill's body: one token, not streamed, blocks kept."""
     api = body.api
     first: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in body.without}
     for name in api.limits:
@@ -205,7 +210,9 @@ def decode_body(
     pull_before: float | None = None,
     request_id: str = "",
 ) -> bytes:
-    """Return the second leg: the client's body with the prefill's parameters, without the expert counts.
+    """Return the decode's body: the client's, and the prefill's result.
+
+    Expert counts are left out.
 
     Parameters
     ----------
@@ -224,7 +231,9 @@ def decode_body(
 
 
 def freeing_body(kv: dict[str, Any]) -> bytes:
-    """Return a completion that every decode engine rejects; vLLM then has the prefill engine free the result's blocks.
+    """Return a completion that decode engines reject, to free blocks.
+
+    vLLM then has the prefill engine free the result's blocks.
 
     Beams cannot be streamed: vLLM 0.31 to 0.33 check that first, before models, adapters and limits. The model that
     no engine serves is the second reason.

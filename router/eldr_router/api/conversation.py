@@ -11,7 +11,9 @@ _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 def conversation_prefix(messages: memoryview) -> int:
-    """Return the bytes of a list of messages up to the end of the first one of the user; 0 if there is none.
+    """Return the bytes up to the end of the user's first message.
+
+    0 if there is none.
 
     Messages are read one by one: long conversations are not read to their end.
     """

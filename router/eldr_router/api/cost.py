@@ -24,7 +24,9 @@ _FOREIGN = 3
 
 
 def check(raw: bytes, max_body: int) -> int | None:
-    """Refuse a body that costs too much to decode; return where it is no UTF-8, None for nowhere.
+    """Refuse a body that is too costly to decode; return where it is no UTF-8.
+
+    None for nowhere.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Fields of a body: those that the router understands are read, none beyond its limit. Pure."""
+"""Fields of a body: the router reads those that it knows. Pure.
+
+It reads none beyond its limit.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def _place(number: int) -> str:
 
 
 def read(raw: bytes, max_body: int) -> tuple[Fields, dict[str, Any]]:
-    """Return a body's fields as they came, and the values of those that the router understands.
+    """Return a body's fields as they came, and the values that matter.
 
     Of ``tools`` and ``functions`` the value is whether there are any. Objects that were looked into are written anew:
     what was read is what is sent.
@@ -101,7 +104,10 @@ def read(raw: bytes, max_body: int) -> tuple[Fields, dict[str, Any]]:
 
 
 def count(items: memoryview) -> int:
-    """Return how many items a list has; more than :data:`MOST_ITEMS` are one more, no matter how many."""
+    """Return how many items a list has, up to one more than the limit.
+
+    The limit is :data:`MOST_ITEMS`.
+    """
     if len(items) > _LARGE and bytes(items[:256]).translate(None, b" \t\r\n")[:2] == b'["':
         texts = cost.tally(items, ord('"')) // 2
         if texts <= MOST_ITEMS:
@@ -114,7 +120,7 @@ def count(items: memoryview) -> int:
 
 
 def check_count(name: str, items: memoryview) -> int:
-    """Return how many items a list has; RouterError, a 400, if they are too many."""
+    """Return how many items a list has; RouterError 400 for too many."""
     number = count(items)
     if number > MOST_ITEMS:
         raise too_much(
@@ -124,7 +130,10 @@ def check_count(name: str, items: memoryview) -> int:
 
 
 def check_objects(name: str, items: memoryview) -> None:
-    """Refuse a list of too many objects; they are counted only where there are as many braces."""
+    """Refuse a list of too many objects.
+
+    They are counted only where there are as many braces.
+    """
     if len(items) > FEW_BYTES and bytes(items[:1]) == b"[" and cost.tally(items, ord("{")) > MOST_ITEMS:
         check_count(name, items)
 
@@ -158,7 +167,10 @@ def _decode(raw: bytes, max_body: int) -> Fields:
 
 
 def scalar(name: str, raw: msgspec.Raw) -> Any:
-    """Return the value of a field that is no list, object or long text; RouterError, a 400, if it is one."""
+    """Return the value of a short field; RouterError 400 for any other.
+
+    Lists, objects and long texts are none.
+    """
     view = memoryview(raw)
     if len(view) > _LONGEST_SCALAR:
         raise too_much(name, view, f"a value of {len(view)} bytes", "send a number, true, false or null")
@@ -174,7 +186,10 @@ def scalar(name: str, raw: msgspec.Raw) -> Any:
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
-    """Refuse what only the decode engine would: the prefill engine never sees it, and would compute the prompt for nothing."""
+    """Refuse a number that only the decode engine would refuse.
+
+    The prefill engine never sees it, and would compute the prompt for nothing.
+    """
     most = _MOST.get(name, _HIGHEST)
     if value is not None and (type(value) is not int or not least <= value <= most):
         raise bad_request(

@@ -1,4 +1,4 @@
-"""Who may send requests: clients that know an API key, where keys are asked for."""
+"""API keys: clients need one where keys are set."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Guard:
 
 
 def key_of(headers: Headers) -> bytes:
-    """Return the key that a client sent: as OpenAI's clients do, or as Anthropic's; empty if none."""
+    """Return the client's key, as OpenAI or Anthropic send it; or empty."""
     sent = header(headers, _AUTHORIZATION) or b""
     if sent[: len(_BEARER)].lower() == _BEARER:
         return sent[len(_BEARER) :].strip()

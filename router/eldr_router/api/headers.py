@@ -1,4 +1,4 @@
-"""Headers between client and engines: what is sent on, what comes back. Pure."""
+"""Headers between client and engines, both ways. Pure."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def foreign(headers: Headers, drop: frozenset[bytes]) -> Headers:
 
 
 def lines(request: Request) -> bytes:
-    """Return the same as they stand in a head: written once for all legs of a request."""
+    """Return the same as they stand in a head, once for all legs."""
     return header_lines(to_engine(request))
 
 
 def limit_line(limit: int) -> bytes:
-    """Return what an engine that keeps its own limit judges a request by, as it stands in a head."""
+    """Return the header line of the limit that an engine keeps."""
     return _LIMIT_LINE % limit
 
 

@@ -1,4 +1,4 @@
-"""What is special about ``/v1/messages``: what is refused, what goes whole, and how its answers read. Pure.
+"""What is special about ``/v1/messages``. Pure.
 
 References
 ----------
@@ -36,7 +36,9 @@ def _typed(fields: Fields, name: str) -> _Object:
 
 
 def check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
-    """Refuse what only the decode engine would: the prefill engine gets another ``max_tokens``, and no budget for thoughts.
+    """Refuse what only the decode engine would refuse.
+
+    The prefill engine gets another ``max_tokens``, and no budget for thoughts.
 
     Returns
     -------
@@ -76,7 +78,10 @@ def why_unsplit(fields: Fields, known: dict[str, Any]) -> str | None:
 
 
 def first_word(data: bytes) -> Word:
-    """Return what an event says, see :func:`eldr_router.api.answers.first_word`."""
+    """Return what an event says.
+
+    See :func:`eldr_router.api.answers.first_word`.
+    """
     event = object_of(data)
     if event is None:
         return "tokens"
@@ -94,5 +99,5 @@ def first_word(data: bytes) -> Word:
 
 
 def is_cut(answer: dict[str, Any]) -> bool:
-    """Return whether a whole answer was cut short by the engine's end: it has no reason to stop."""
+    """Return whether an answer was cut short: it has no reason to stop."""
     return answer.get("type") == "message" and answer.get("stop_reason") is None

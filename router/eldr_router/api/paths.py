@@ -1,4 +1,4 @@
-"""The client's paths: what is split between prefill and decode and how, and what goes whole to any engine. Pure."""
+"""Paths for clients: which are split, and which go whole. Pure."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Api(NamedTuple):
     operation: str = "chat"
 
     def search(self, body: int) -> int:
-        """Return how many bytes of a stream to search for its first word, for a body of so many."""
+        """Return how many bytes of a stream to search for its first word."""
         return _SEARCH + 8 * body if self.echoes else _SEARCH
 
 

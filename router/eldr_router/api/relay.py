@@ -1,4 +1,4 @@
-"""One response body on its way to a client: whole units as they come, and a decent end when the engine dies. Pure."""
+"""A response body on its way to a client, in whole units. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DONE = b"data: [DONE]"
 
 
 class Relay:
-    """Passes a body on, so that the client can always be given an error event and a proper end.
+    """Passes a body on so that it can end with an error event.
 
     A chunk that is not complete is held back; one larger than 64 KiB is torn: passed on in parts.
 
@@ -36,11 +36,11 @@ class Relay:
 
     @property
     def end(self) -> bytes:
-        """What was passed on last: of a stream that is over, the event before its end, if it is not very long."""
+        """The last event before a stream's end, if it is not very long."""
         return self._before + self._last
 
     def pass_on(self, data: bytes, boundary: int) -> bytes:
-        """Return what the client gets of the next bytes, of which those up to ``boundary`` are whole units.
+        """Return what the client gets of the next bytes.
 
         For a client without chunks ``data`` is the decoded part.
         """
@@ -61,7 +61,7 @@ class Relay:
         return out
 
     def ending(self, message: str, done: Sequence[bytes] = (DONE,), *, named: bool = False) -> bytes | None:
-        """Return what ends a broken event stream decently, or None if the client stands inside a unit.
+        """Return what ends a broken event stream; None inside a unit.
 
         Parameters
         ----------

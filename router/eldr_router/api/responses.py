@@ -1,4 +1,4 @@
-"""What is special about ``/v1/responses``: what is refused, what goes whole, and how its answers read. Pure.
+"""What is special about ``/v1/responses``. Pure.
 
 Nothing is kept between two requests, as in a vLLM without a store: that one ignores ``store``, which clients leave out and
 which means true then. Here a request that asks for it in so many words is refused, since its answer could not be found again.
@@ -42,7 +42,7 @@ _tools = msgspec.json.Decoder(list[_Tool]).decode
 
 
 def check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
-    """Refuse what needs a memory of earlier requests, and what the prefill engine would not see.
+    """Refuse what needs memory of earlier requests, or escapes the prefill.
 
     Returns
     -------
@@ -87,7 +87,9 @@ def why_unsplit(fields: Fields, known: dict[str, Any]) -> str | None:
 
 
 def first_word(data: bytes) -> Word:
-    """Return what an event says, see :func:`eldr_router.api.answers.first_word`.
+    """Return what an event says.
+
+    See :func:`eldr_router.api.answers.first_word`.
 
     ``early`` are the events that come before the engine has begun, and so before the pull. The ones of unknown names that
     show the response as it stands count as such.

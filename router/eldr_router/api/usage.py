@@ -1,4 +1,4 @@
-"""What requests and answers say for telemetry: the model that is asked for, and the tokens that it took. Pure."""
+"""Model and tokens of a request and its answer, for telemetry. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,15})')
 
 
 class Usage(NamedTuple):
-    """Tokens of the prompt, and of the answer; None where the engine did not say so."""
+    """Tokens of prompt and answer; None where the engine reports none."""
 
     input: int | None = None
     output: int | None = None

@@ -1,1 +1,1 @@
-"""Engines: which exist, which are well and have room, what they report of themselves."""
+"""Engines: which exist, which are healthy, what they report."""

@@ -1,4 +1,4 @@
-"""A decode or prefill engine as a router knows it, and what a request takes of it."""
+"""An engine as a router knows it, and a request's load on it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class Endpoint:
 
 
 class Lease:
-    """A request's load on an engine; a context manager, released once however often it is asked to.
+    """A request's load on an engine, a context manager.
+
+    It is released once, however often that is asked.
 
     Parameters
     ----------

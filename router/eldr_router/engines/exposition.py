@@ -76,7 +76,7 @@ class Sums(NamedTuple):
 
 
 def read_steps(text: bytes, sums: Sums) -> Batches | None:
-    """Return the steps since the engine's start by batch size; None if the exposition does not hold them.
+    """Return an engine's steps by batch size; None without the metrics.
 
     Batches larger than the contract's buckets count in the last.
     """
@@ -115,7 +115,10 @@ def read_sums(text: bytes) -> Sums | None:
 
 
 def read_untested(text: bytes) -> str:
-    """Return the version of an engine that its plug-in was not tested with; empty if it was, or the exposition does not say."""
+    """Return an engine's version if the plug-in was not tested with it.
+
+    Else an empty text.
+    """
     for labels in _INFO.findall(text):
         info: dict[bytes, bytes] = dict(_LABEL.findall(labels))
         if info.get(b"tested") == INFO_UNTESTED.encode():
@@ -124,12 +127,12 @@ def read_untested(text: bytes) -> str:
 
 
 def read_counting(text: bytes) -> bool:
-    """Return whether an engine counts on all its ranks, as far as the exposition says."""
+    """Return whether an engine counts on all its ranks."""
     return _STOPPED.search(text) is None
 
 
 def read_cache(text: bytes) -> Cache | None:
-    """Return an engine's KV cache; None if it does not report how many tokens that holds.
+    """Return an engine's KV cache; None if its size is not reported.
 
     Of several ranks each reports its own tokens, but all of them report the blocks of all together.
     """
@@ -148,7 +151,7 @@ def read_cache(text: bytes) -> Cache | None:
 
 
 def read_answers(text: bytes) -> Answers | None:
-    """Return how much an engine has generated for how many requests since its start; None if it does not report it."""
+    """Return tokens and requests since an engine's start, or None."""
     samples = _ANSWERS.findall(text)
     totals = [
         _numbers(n for name, n in samples if name == key)
@@ -167,7 +170,7 @@ def _numbers(values: Iterable[bytes]) -> list[float]:
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:
-    """Return the means of the steps between two totals, or None if they are fewer than ``least``."""
+    """Return means of the steps between two totals; None if too few."""
     steps, seconds, active, batch, *others = (b - a for a, b in zip(before, after, strict=True))
     if steps < least or min(seconds, active, batch, *others) < 0:
         return None

@@ -1,4 +1,4 @@
-"""Which engines are left alone for a while, and which end of a failed pull is to blame for it. No I/O."""
+"""Ejection of engines, and which end of a failed pull is at fault."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Health:
         self._partners: set[Health] = set()  # other ends of the pulls that failed since the last good one
 
     def is_good(self, now: float) -> bool:
-        """Return whether requests may go there: alive, and not ejected, or the ejection is over and a request may try."""
+        """Return whether requests may go there.
+
+        The engine is alive, and not ejected, or its ejection is over.
+        """
         return now >= self.good_from
 
     @property
@@ -46,12 +49,15 @@ class Health:
         return self._errors > 0 or bool(self._partners)
 
     def probed(self, *, well: bool) -> None:
-        """Note whether the engine says that it is well. That ends no ejection: it may be well and fail requests."""
+        """Record a probe's result.
+
+        It ends no ejection: an engine may be alive and fail requests.
+        """
         self.probed_well = well
         self._look()
 
     def eject(self, now: float) -> None:
-        """Leave the engine alone for a while: it did not accept a connection, or said that it takes no requests."""
+        """Eject the engine: it refused a connection, or takes no requests."""
         if now < self._retry_at:
             return  # requests that were already on their way when it was ejected say nothing new
         self._retry_at = now + min(_FIRST_EJECTION * 2**self._ejections, _LONGEST_EJECTION)
@@ -73,7 +79,10 @@ class Health:
             self.eject(now)
 
     def answered(self) -> None:
-        """Forget earlier failures: a good answer came. Pulls that failed stay, they were no answers of a prefill engine."""
+        """Forget earlier failures after a good answer.
+
+        Failed pulls stay: they are no answers of a prefill engine.
+        """
         if not self._partners and (self._errors or self._ejections):
             self._errors = 0.0
             self._ejections = 0
@@ -95,7 +104,7 @@ def pulled(decode: Health, prefill: Health) -> None:
 
 
 def pull_failed(decode: Health, prefill: Health, now: float) -> None:
-    """Note an error of a decode engine that was to pull, and eject the end that must be at fault, if that is plain.
+    """Record a failed pull, and eject the end that must be at fault.
 
     The error looks the same whichever end is broken. So the end is ejected that failed with several others since its last
     good pull; a decode engine also if it failed three times while its prefill engine failed with no other.

@@ -40,12 +40,15 @@ def load_of(head: ResponseHead) -> Load | None:
 
 
 def is_full(head: ResponseHead) -> bool:
-    """Return whether the engine's limit refused the request, before anything of it was read."""
+    """Return whether the engine's limit refused the request unread."""
     return head.status == HTTPStatus.TOO_MANY_REQUESTS and any(name == _FULL for name, _ in head.headers)
 
 
 def read_load(status: int, body: bytes) -> Load | None:
-    """Read an answer of :data:`eldr.contract.PATH_LOAD`; None if it is none, as of an engine without the plug-in."""
+    """Read an answer of :data:`eldr.contract.PATH_LOAD`, or return None.
+
+    An engine without the plug-in gives none.
+    """
     try:
         fields = orjson.loads(body if status == HTTPStatus.OK else b"")
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Asks engines for their load, where their answers do not say it often enough."""
+"""Asks engines for their load where answers are too rare."""
 
 from __future__ import annotations
 

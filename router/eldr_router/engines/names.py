@@ -1,4 +1,4 @@
-"""Which names of models mean one model: a served model may have several, an adapter (LoRA) is one of its own. Pure."""
+"""Names of models: aliases of one, and adapters (LoRA). Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Names:
         self._first: OrderedDict[str, str] = OrderedDict()
 
     def of(self, asked: str) -> str:
-        """Return the first name of the model that a request asks for; an empty one if it names none."""
+        """Return the first name of the requested model; empty without one."""
         return self._first.get(asked, asked)
 
     def observe(self, asked: str, answered: object) -> None:
-        """Record the model that an engine has answered by; what is no name says nothing."""
+        """Record the model that an engine has answered by."""
         if not isinstance(answered, str) or not 0 < len(answered) <= _LONGEST:
             return
         self._first.pop(asked, None)

@@ -1,4 +1,4 @@
-"""Which engines may exchange KV, and where a request goes while they are not all alike, as during a rollout. Pure.
+"""Which engines may exchange KV, as during a rollout. Pure.
 
 The operator labels pods with a key: a digest of what two engines must have in common, such as the release and the model's data
 type (:mod:`eldr_operator.workloads.kv`).
@@ -18,19 +18,25 @@ class Load(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Engines with one key; without a prefill engine, its requests go whole to its decode engines."""
+    """Engines with one key.
+
+    Without a prefill engine, requests go whole to its decode engines.
+    """
 
     key: str
     has_prefill: bool
 
 
 def alike(one: str, other: str) -> bool:
-    """Return whether engines with these keys may exchange KV; an engine without a key is taken to be like any other."""
+    """Return whether engines with these keys may exchange KV.
+
+    An engine without a key may with any other.
+    """
     return one == other or not one or not other
 
 
 def lightest(prefill: Sequence[Load], decode: Sequence[Load], turn: int) -> Group | None:
-    """Return the group whose least loaded engines of both roles have the fewest sequences together.
+    """Return the group whose least loaded engines have the fewest sequences.
 
     Each decode engine belongs to a group, so that none stands idle because its prefill engines have not started yet. A decode
     engine that prefills itself counts as loaded as the least loaded prefill engine.

@@ -1,4 +1,4 @@
-"""Asks engines whether they live: all of them now and then, those under suspicion at once and often.
+"""Probes of engines: all now and then, suspects at once and often.
 
 A process that accepts connections and answers no request, or is stopped, looks healthy to whoever only counts refused
 connections, and least loaded to every balancer.

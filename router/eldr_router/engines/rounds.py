@@ -1,4 +1,7 @@
-"""Background questions to engines: each in a task of its own, so that a slow engine delays no other one."""
+"""Background requests to engines, each in a task of its own.
+
+So a slow engine delays no other one.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where a request goes: prefix affinity, expected experts, policies, the routing table."""
+"""Where a request goes: affinity, experts, policies, the table."""

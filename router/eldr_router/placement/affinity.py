@@ -1,4 +1,4 @@
-"""Prefill choice: a prompt goes where its beginning was computed before, unless that engine is loaded. Pure."""
+"""Prefill choice by prefix affinity and load. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
 
 
 class PrefixAffinity:
-    """Chooses prefill engines so that prompts meet the cached blocks of their beginnings.
+    """Chooses prefill engines where a prompt's beginning is cached.
 
     A conversation has a home, the same on every router though they do not talk: rendezvous hashing of how it began. It
     leaves for an engine that was sent more of its prompt, if that is worth 4 KiB, and for the next home while its own has
@@ -136,7 +136,7 @@ class PrefixAffinity:
         return Choice(at, reason)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget engines that went: one of the same name that comes back has nothing cached."""
+        """Forget engines that are gone, and with them their caches."""
         self._last = None
         for name in names:
             self._engines.pop(name, None)

@@ -1,4 +1,4 @@
-"""Which decode engine takes a request: policy, centroids, and what happens when something is missing. Pure."""
+"""The choice of a decode engine by policy and centroids. Pure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Decision(NamedTuple):
 
 
 def decide(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Decision:
-    """Choose among engines that are well and have room; ``rng`` is for the policies that draw."""
+    """Choose among candidates; ``rng`` is for the policies that draw."""
     policy, is_asked = table.policy, False
     situation = candidates.situation
     slots = situation.slots or ()
@@ -116,7 +116,7 @@ def decide(table: Table, signature: Signature, candidates: Candidates, rng: np.r
 
 
 def score(centroids: CentroidSet | None, signature: Signature) -> tuple[list[float] | None, str]:
-    """Return the similarity to each slot and ``"similarity"``, or None and the reason."""
+    """Return the similarity to each slot, or None; and the reason."""
     if centroids is None:
         return None, "no_centroids"
     if signature.counts is None:

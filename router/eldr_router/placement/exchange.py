@@ -1,4 +1,7 @@
-"""What routers report to each other of their requests' experts, on the wire: sums per decode engine, changed ones only. Pure."""
+"""Reports between routers: experts of their requests. Pure.
+
+Sums per decode engine, of those that changed.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class UnionReport(NamedTuple):
 
 
 def question(source: str, since: int) -> str:
-    """Return the path that asks for what changed since a version of some tables."""
+    """Return the path that asks for changes since a version."""
     return f"{PATH_UNIONS}?of={source}&since={since}"
 
 

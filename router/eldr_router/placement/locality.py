@@ -1,4 +1,4 @@
-"""What decode engines' batches are expected to use, and what a request would add; kept while the policy asks for it."""
+"""Expected experts of decode engines' batches, while a policy asks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Locality:
         return f"{self._begun}.{0 if self.unions is None else self.unions.forgotten}"
 
     def follow(self, centroids: CentroidSet | None, *, wanted: bool) -> None:
-        """Take the centroid set in effect, and whether the policy asks for unions; if not, forget everything.
+        """Take the active centroid set, and whether the policy asks for unions.
 
         Requests that began under another set are looked at through the layers of this one: two sets of layers in turn would
         begin anew with every request.
@@ -92,7 +92,7 @@ class Locality:
             self.profiles = Profiles(self.unions.shape.cells)
 
     def notice(self, signature: Signature) -> None:
-        """Learn what the engines serve; begin, or begin anew, if they serve another model."""
+        """Learn the model's shape; begin anew if engines serve another model."""
         counts = signature.counts
         if counts is None or not counts.tokens:
             return

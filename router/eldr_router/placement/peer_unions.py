@@ -1,4 +1,4 @@
-"""What other routers report of their requests' experts: merged while it is fresh, forgotten when it is not."""
+"""Reports of other routers: merged while fresh, then forgotten."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ class PeerUnions:
             self._locality.profiles.merge(authority(*address), report.profiles)
 
     def expire(self, now: float) -> None:
-        """Forget what is stale: its sequences count as the pool's mean from then on, and load decides more."""
+        """Forget stale reports.
+
+        Their sequences count as the pool's mean from then on, and load decides more.
+        """
         for address, peer in list(self._peers.items()):
             if now - peer.received_at > _STALE_SECONDS:
                 self._forget(address)

@@ -1,4 +1,4 @@
-"""Places requests on decode engines: the choice and the room it takes, in one step of the event loop."""
+"""Placement on decode engines: choice and lease in one step."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Placer:
         context: Context | None = None,
         is_new: bool = True,
     ) -> Placement:
-        """Choose an engine with room and acquire its lease for so many sequences, in one step.
+        """Choose an engine with room and acquire its lease, in one step.
 
         ``domain`` is what the client says it belongs to. ``context`` is what it holds of KV; without it, nothing that counts.
         ``is_new``: it was placed nowhere before, so that it counts as traffic.

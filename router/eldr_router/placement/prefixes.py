@@ -1,4 +1,4 @@
-"""What prefill engines have seen: chains of prefix blocks, and an index of who was sent which. Pure.
+"""Prefix blocks that prefill engines have seen, by engine. Pure.
 
 References
 ----------
@@ -133,12 +133,12 @@ class PrefixIndex:
         return Match(depth, steps)
 
     def branches(self, key: int) -> int:
-        """Return in how many ways prompts went on after a block; 0 if it is not known."""
+        """Return in how many ways prompts went on after a block."""
         block = self._blocks.get(key)
         return 0 if block is None else block.branches
 
     def record(self, hashes: tuple[int, ...], depth: int, engine: int) -> None:
-        """Remember that an engine, given as its bit, is sent a prompt whose chain was known to a depth."""
+        """Record that an engine, a bit, is sent a prompt of known depth."""
         blocks = self._blocks
         branched = 0
         if 0 < depth < len(hashes):

@@ -1,4 +1,4 @@
-"""What placement saves now: active experts of the engines' steps against random batches of the same sizes."""
+"""What placement saves now, against random batches of equal sizes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Savings:
         self.placement: tuple[str, int] = ("", 0)
 
     def follow(self, policy: str, epoch: int) -> None:
-        """Begin anew where requests are placed otherwise from now on; which experts the traffic uses stays known."""
+        """Begin anew where policy or epoch changed.
+
+        Which experts the traffic uses stays known.
+        """
         if (policy, epoch) != self.placement:
             self.placement = (policy, epoch)
             self._windows.clear()
@@ -48,7 +51,10 @@ class Savings:
             self.latest = None
 
     def finished(self, counts: ExpertCounts, now: float) -> None:
-        """Take the activations of a finished request; those of another model than before replace all."""
+        """Take a finished request's activations.
+
+        Those of another model than before replace all.
+        """
         if self._finished and self._finished[-1][1].shape != counts.shape:
             self._finished.clear()
             self._windows.clear()
@@ -74,7 +80,10 @@ class Savings:
             del self._totals[engine]
 
     def prepare(self, now: float) -> Callable[[], Saving | None]:
-        """Return the work of an update, which may be done in another thread; its result is for :attr:`latest`."""
+        """Return the work of an update, for another thread.
+
+        Its result is for :attr:`latest`.
+        """
         since = now - _KEPT_SECONDS
         known = [(at, request) for at, request in self._finished if at >= now - _OLDEST_SECONDS]
         recent = [request for at, request in known if at >= since]

@@ -9,14 +9,14 @@ from eldr.wire import ExpertCounts, WireError, decode_counts
 
 @dataclass(frozen=True)
 class Signature:
-    """What a prefill engine reported of a request's experts: counts, or why there are none."""
+    """A request's expert counts, or why there are none."""
 
     counts: ExpertCounts | None = None
     missing: str = "no_signature"
 
     @property
     def quality(self) -> str:
-        """What a prefill answer was worth: one of :data:`eldr.contract.SIGNATURE_QUALITIES`."""
+        """One of :data:`eldr.contract.SIGNATURE_QUALITIES`."""
         if self.counts is None:
             return self.missing
         return "exact" if self.counts.exact else "inexact"

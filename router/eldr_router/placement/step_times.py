@@ -1,4 +1,4 @@
-"""The step-time models of the decode engines, learned from their own telemetry."""
+"""Step-time models of decode engines, learned from telemetry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_WINDOWS = 6
 
 
 class StepTimes:
-    """What engines report of their steps, and the step-time models that follow from it."""
+    """Reports of engines' steps, and the models that follow."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Sums] = {}
@@ -49,7 +49,7 @@ class StepTimes:
             self._windows.pop(engine, None)
 
     def known(self) -> dict[str, list[Window]]:
-        """Return what engines reported lately: within some minutes before the last report of any.
+        """Return what engines reported in the last minutes.
 
         An engine of which nothing is known any longer counts as any other: it gets requests, and may report that it is faster now.
         """
@@ -79,7 +79,7 @@ class StepTimes:
 
     @property
     def token_cost(self) -> float:
-        """What a token of context takes of a step over what a sequence takes beside its context; 0 until that is known."""
+        """Cost of a token of context, in sequences; 0 until it is known."""
         return self._token_cost
 
     def _cost_of_context(self) -> float:
@@ -101,7 +101,7 @@ class StepTimes:
         )
 
     def expert_share(self) -> tuple[float, float] | None:
-        """Return the share of a step's time that reading experts takes at the present load, and its standard error."""
+        """Return the share of a step that experts take, and its error."""
         learned = self._learned
         if learned is None or not (latest := self._latest()):
             return None
@@ -114,5 +114,8 @@ class StepTimes:
 
 @lru_cache(maxsize=16)
 def default_step_time(n_experts: int) -> StepTime:
-    """Return the step-time model of engines that have reported nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
+    """Return the step-time model of engines without reports.
+
+    That of Qwen3-30B-A3B on an MI300X, by shares of experts.
+    """
     return QWEN3_30B_MI300X.for_experts(n_experts)

@@ -1,4 +1,4 @@
-"""The routing table: what the operator (or the worker file) wants, and what is in effect. Pure."""
+"""The routing table: what is wanted, and what is in effect. Pure."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class RoutingError(ValueError):
-    """A routing document that cannot be used; the message names the field and the value."""
+    """An invalid routing document; it names the field and the value."""
 
 
 class Shard(Struct, frozen=True):
-    """A ConfigMap that holds a part of a centroid set, and that part's SHA-256 in hex."""
+    """A ConfigMap with a part of a centroid set, and its SHA-256."""
 
     name: str
     sha256: str
@@ -54,7 +54,7 @@ class SetRef(Struct, frozen=True):
 
 
 class DomainShare(Struct, frozen=True, forbid_unknown_fields=True):
-    """A domain, and its share of the engines against the other domains' shares."""
+    """A domain, and its share of the engines."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")]
     share: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
@@ -104,7 +104,9 @@ class Intent(PoolSettings, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """What requests are routed by. Immutable: a new table takes effect between two requests.
+    """What requests are routed by. Immutable.
+
+    A new table takes effect between two requests.
 
     Attributes
     ----------
@@ -160,7 +162,7 @@ EMPTY = make_table(Intent(), epoch=0, active=None, centroids=None)
 
 
 def read(fields: object, kind: type[Read]) -> Read:
-    """Read what JSON or YAML held; RoutingError names the field, what it may be, and the value."""
+    """Read JSON or YAML; RoutingError names field, type and value."""
     try:
         return msgspec.convert(fields, kind)
     except (msgspec.ValidationError, UnicodeError) as error:

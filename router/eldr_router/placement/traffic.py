@@ -1,4 +1,4 @@
-"""How requests look to the centroid set in effect: counted, all of them, from its activation on."""
+"""Requests counted by similarity to the active centroid set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Traffic:
         self.clusters: list[int] = []
 
     def follow(self, epoch: int, digest: str, k: int) -> None:
-        """Count for a set; for another one than before, or for it once more, from zero."""
+        """Count for a set; a new or reactivated one begins at zero."""
         if (epoch, digest) == (self._epoch, self._digest):
             return
         self._epoch, self._digest = epoch, digest
@@ -63,7 +63,7 @@ class Traffic:
         self.logged += records
 
     def state(self) -> dict[str, Any] | None:
-        """Return the counts as ``traffic`` of the router's state; None without a set."""
+        """Return ``traffic`` of the router's state; None without a set."""
         if not self._digest:
             return None
         return {

@@ -1,4 +1,4 @@
-"""The Kubernetes API as plain JSON: GET and watch, with every failure as one kind of error."""
+"""The Kubernetes API as plain JSON, with one kind of error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ApiError(Exception):
 
 
 async def connect() -> ApiClient:
-    """Return a client with the pod's own credentials, or those of the kubeconfig outside a cluster."""
+    """Return a client with the pod's credentials, or the kubeconfig's."""
     return ApiClient(await async_credentials.load())
 
 
@@ -78,7 +78,7 @@ class Api:
         return response
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """Return one object or list; ApiError with the status, 0 if there was none."""
+        """Return one object or list; ApiError with the status, or 0."""
         response = await self._request(path, query or {}, _REQUEST_SECONDS)
         try:
             fields: Object = orjson.loads(await response.read())

@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again. Pure: chance is an argument."""
+"""Backoff before a retry. Pure: chance is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a source reports becomes engines, peers and the routing table; centroid sets are loaded beside the traffic."""
+"""From sources to engines, peers and the routing table.
+
+Centroid sets are loaded beside the traffic.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class Control:
             )  # one that is new has nothing cached
 
     def set_peers(self, addresses: Iterable[Address], names: Mapping[Address, str] | None = None) -> None:
-        """Take the admin addresses of the other routers, and by whose name some speak TLS."""
+        """Take other routers' admin addresses, and their TLS names."""
         self._services.pool.names = names or {}
         self._services.registry.set_peers(addresses)
 
@@ -102,7 +105,7 @@ class Control:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this router can serve nothing and learns of nothing: its source is refused, and no decode engine is healthy."""
+        """Whether the source is refused, and no decode engine is healthy."""
         since, registry = self._refused_since, self._services.registry
         if since is None or self._services.clock() - since < _CUT_OFF_SECONDS:
             return False

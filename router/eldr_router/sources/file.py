@@ -1,4 +1,4 @@
-"""The file source: one YAML file of engines and settings, one centroid file, both watched."""
+"""The file source: a worker file and a centroid file, both watched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ Stamp = tuple[int, int, int] | None
 
 
 class Worker(Struct, frozen=True, forbid_unknown_fields=True):
-    """An engine; its name becomes a response header. ``kv`` is the same for engines that may exchange KV."""
+    """An engine; its name becomes a response header.
+
+    ``kv`` is the same for engines that may exchange KV.
+    """
 
     name: Annotated[str, Meta(pattern=r"^[ -~]+\Z")]
     url: str
@@ -43,7 +46,10 @@ class Workers(PoolSettings, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_workers(text: str) -> tuple[Intent, list[EndpointSpec], list[EndpointSpec]]:
-    """Return settings, prefill and decode engines of a worker file; RoutingError names the field, the value and what is expected."""
+    """Return settings, prefill and decode engines of a worker file.
+
+    RoutingError names the field, the value and what is expected.
+    """
     try:
         fields = yaml.safe_load(text)
     except Exception as error:  # noqa: BLE001 - its constructors fail in many ways

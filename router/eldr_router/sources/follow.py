@@ -1,4 +1,4 @@
-"""A Kubernetes resource, listed and watched for ever, however the API server behaves.
+"""A Kubernetes resource, listed and watched for ever.
 
 Only a watch that has lived for a while counts as success. A list proves little: a server may answer every list and refuse
 or end every watch, and a router that took heart from the list would ask again without a pause.

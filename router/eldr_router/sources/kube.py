@@ -1,4 +1,4 @@
-"""The Kubernetes source: pods by label, the routing ConfigMap by name, shards on demand.
+"""The Kubernetes source: pods, the routing ConfigMap, shards.
 
 It needs no more than the router's Role: pods get/list/watch, and get/watch of ConfigMaps by name. An outage of the API
 keeps what was read last.

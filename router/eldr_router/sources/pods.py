@@ -1,4 +1,4 @@
-"""Pods as Kubernetes describes them: which are engines that take requests, which are other routers. Pure."""
+"""Pods: which are engines, and which are other routers. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pod = Mapping[str, Any]
 
 
 def engines(pods: Iterable[Pod]) -> list[EndpointSpec]:
-    """Return the engines that take requests: own container ready, pod not terminating; by name."""
+    """Return ready engines whose pods are not terminating, by name."""
     specs = [spec for pod in pods if (spec := _engine(pod)) is not None]
     return sorted(specs, key=lambda spec: (spec.slot, spec.name))
 
@@ -45,12 +45,15 @@ def _engine(pod: Pod) -> EndpointSpec | None:
 
 
 def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]]:
-    """Return the admin addresses of the other routers; one that is terminating still has requests in flight."""
+    """Return the other routers' admin addresses.
+
+    A router that terminates still has requests in flight.
+    """
     return [(address, PORT_ADMIN) for address, _ in _routers(pods) if address != own_address]
 
 
 def secure(pods: Iterable[Pod], name: str) -> dict[tuple[str, int], str]:
-    """Return the admin addresses where TLS is spoken, with the name that certificates are for."""
+    """Return the admin addresses with TLS, and the certificates' name."""
     return {(address, PORT_ADMIN): name for address, pod in _routers(pods) if is_secure(pod)}
 
 

@@ -1,4 +1,4 @@
-"""API keys, certificates, authorities and the admin token in files, as of mounted Secrets: read at the start, and again when they change."""
+"""Keys, certificates and tokens in files, read when they change."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ class Secrets:
         return context
 
     async def run(self) -> None:
-        """Read again what changes. What cannot be read is logged, and what was read before stays in effect."""
+        """Read again what changes.
+
+        If it cannot be read, that is logged, and what was read before stays.
+        """
         while True:
             await asyncio.sleep(POLL_SECONDS)
             for watched in self._watched:
@@ -135,7 +138,7 @@ def _read_pair(shown: ssl.SSLContext, what: str, certificate: Path, key: Path) -
 
 
 def read_keys(folder: Path) -> tuple[bytes, ...]:
-    """Return digests of the keys in a folder: each file holds one, as in a mounted Secret.
+    """Return digests of the keys in a folder, one per file.
 
     Raises
     ------
