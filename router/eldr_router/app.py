@@ -95,7 +95,9 @@ class App:
         self._loads = Loads(registry, pool, time.monotonic)
         self._steps = Steps(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
-        self.control = Control(self.services)
+        self.control = Control(
+            registry, pool, locality=locality, affinity=self.services.affinity, metrics=metrics, clock=time.monotonic, use=self.services.use
+        )  # fmt: skip
         surface = Surface(self.services, self.is_ready)
         guard = Guard(surface.handle, lambda: self.secrets.keys, metrics.unauthorized)
         admin = Admin(

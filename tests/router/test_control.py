@@ -75,34 +75,34 @@ async def test_a_change_of_policy_leaves_a_line_in_the_log(control: Control, cap
     caplog.set_level("INFO")
     for policy in ("MarginalUnion", "JSQ", "JSQ", "RoundRobin"):
         control.set_intent(Intent(policy=policy), None)
-        await until(lambda policy=policy: control._services.table.intent.policy == policy, policy)
+        await until(lambda policy=policy: control.table.intent.policy == policy, policy)
     assert lines() == ["places by JSQ, before by MarginalUnion", "places by RoundRobin, before by JSQ"]
 
 
 async def test_two_phases(control: Control):
-    store, services = Store(), control._services
+    store = Store()
     first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))
     store.data = {"a": first, "b": second}
     control.set_intent(Intent(policy="ELDR", model="m", epoch=1, active=ref(first, "a")), store.fetch)
-    await until(lambda: services.table.epoch == 1, "the first set to be active")
-    assert services.table.active.fit == "a"
-    before = services.table
+    await until(lambda: control.table.epoch == 1, "the first set to be active")
+    assert control.table.active.fit == "a"
+    before = control.table
     control.set_intent(
         Intent(policy="ELDR", model="m", epoch=1, tau=0.5, active=ref(first, "a"), staged=ref(second, "b")),
         store.fetch,
     )
     await until(lambda: control.staged, "the staged set to be loaded")
     assert control.staged.fit == "b"
-    assert services.table.centroids is before.centroids, "staging changes nothing"
-    assert services.table.policy.tau == 0.5, "settings do not wait for sets"
+    assert control.table.centroids is before.centroids, "staging changes nothing"
+    assert control.table.policy.tau == 0.5, "settings do not wait for sets"
     control.set_intent(Intent(model="m", epoch=2, active=ref(second, "b")), store.fetch)
-    await until(lambda: services.table.epoch == 2, "the switch")
-    assert services.table.active.fit == "b"
+    await until(lambda: control.table.epoch == 2, "the switch")
+    assert control.table.active.fit == "b"
     assert store.asked == ["a", "b"], "an activation loads nothing again"
     assert before.active.fit == "a", "a request under way keeps its table"
     control.set_intent(Intent(policy="ELDR", model="m", epoch=3), store.fetch)
-    await until(lambda: services.table.epoch == 3, "no centroids")
-    assert services.table.policy_in_effect == "JSQ"
+    await until(lambda: control.table.epoch == 3, "no centroids")
+    assert control.table.policy_in_effect == "JSQ"
 
 
 def damaged(data: bytes) -> bytes:
@@ -135,11 +135,11 @@ def newer(data: bytes) -> bytes:
     ],
 )
 async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, data, wanted, reason):
-    store, services = Store(), control._services
+    store = Store()
     old = centroids.dump(make_set(seed=9))
     store.data = {"old": old, "x": data}
     control.set_intent(Intent(model="m", epoch=4, active=ref(old, "old")), store.fetch)
-    await until(lambda: services.table.epoch == 4, "the old set")
+    await until(lambda: control.table.epoch == 4, "the old set")
     control.set_intent(Intent(model="m", epoch=4, active=ref(old, "old"), staged=wanted), store.fetch)
     await until(lambda: control.refused, "the refusal")
     ((refused, why),) = control.refused
@@ -147,8 +147,8 @@ async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, 
     assert reason in why
     assert control.staged is None
     control.set_intent(Intent(model="m", epoch=5, active=wanted), store.fetch)
-    await until(lambda: services.table.intent.epoch == 5, "the settings of the new epoch")
-    assert (services.table.epoch, services.table.active.fit) == (4, "old")
+    await until(lambda: control.table.intent.epoch == 5, "the settings of the new epoch")
+    assert (control.table.epoch, control.table.active.fit) == (4, "old")
     assert control.settled, "a refused set must not hold the router back"
     control.set_intent(Intent(model="m", epoch=6, active=ref(old, "old")), store.fetch)
     await until(lambda: not control.refused, "the refusal to be forgotten")
@@ -167,7 +167,7 @@ async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(co
     assert "404" in control.refused[0][1]
     assert control.settled
     store.data["late"] = GOOD
-    await until(lambda: control._services.table.epoch == 1, "the set to be loaded at last")
+    await until(lambda: control.table.epoch == 1, "the set to be loaded at last")
     assert not control.refused
 
 

@@ -63,6 +63,11 @@ class Services:
             settings.max_wait_seconds if intent.max_wait_seconds is None else intent.max_wait_seconds,
         )
 
+    def use(self, table: Table) -> None:
+        """Route by a table from now on; requests that wait may have room."""
+        self.table = table
+        self.queue.wake()
+
     def tick(self) -> None:
         """Let time pass for requests that wait, within a lease or for room. Called several times a second."""
         self.queue.wake()

@@ -15,10 +15,14 @@ from eldr import centroids
 from eldr.addresses import Address
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
+from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
-from eldr_router.flow.services import Services
-from eldr_router.placement.table import EMPTY, Intent, SetRef, make_table
+from eldr_router.net.pool import Pool
+from eldr_router.placement.affinity import PrefixAffinity
+from eldr_router.placement.locality import Locality
+from eldr_router.placement.table import EMPTY, Intent, SetRef, Table, make_table
 from eldr_router.sources.backoff import Backoff
+from eldr_router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +49,40 @@ class _Refusal:
 
 
 class Control:
-    """The side of the router that sources talk to."""
+    """The side of the router that sources talk to.
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    Parameters
+    ----------
+    affinity : PrefixAffinity
+        It forgets prefill engines that are gone.
+    clock : callable
+        Monotonic seconds.
+    use : callable
+        Takes each new routing table.
+
+    Attributes
+    ----------
+    table : Table
+        The one in effect.
+    problem : str or None
+        What a source cannot read now.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        pool: Pool,
+        *,
+        locality: Locality,
+        affinity: PrefixAffinity,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        use: Callable[[Table], None],
+    ) -> None:
+        self._registry, self._pool = registry, pool
+        self._locality, self._affinity, self._metrics = locality, affinity, metrics
+        self._clock, self._use = clock, use
+        self.table = EMPTY
         self._wake = asyncio.Event()
         self._intent: Intent | None = None
         self._fetch: Fetch | None = None
@@ -61,26 +95,23 @@ class Control:
 
     def set_endpoints(self, role: str, specs: Iterable[EndpointSpec]) -> None:
         """Take the engines of a role."""
-        registry = self._services.registry
-        known = {endpoint.spec for endpoint in registry.endpoints(role)}
-        registry.replace(role, specs)
-        kept = {endpoint.spec for endpoint in registry.endpoints(role)}
+        known = {endpoint.spec for endpoint in self._registry.endpoints(role)}
+        self._registry.replace(role, specs)
+        kept = {endpoint.spec for endpoint in self._registry.endpoints(role)}
         before, after = {spec.name for spec in known}, {spec.name for spec in kept}
         self._roles.add(role)
         if before != after:
             log.info("%s engines: %s", role, ", ".join(sorted(after)) or "none")
         if role == ROLE_DECODE:
-            self._services.telemetry.metrics.forget(before - after)
-            self._services.placer.locality.retain(after)
+            self._metrics.forget(before - after)
+            self._locality.retain(after)
         else:
-            self._services.affinity.forget(
-                spec.name for spec in known - kept
-            )  # one that is new has nothing cached
+            self._affinity.forget(spec.name for spec in known - kept)  # one that is new has nothing cached
 
     def set_peers(self, addresses: Iterable[Address], names: Mapping[Address, str] | None = None) -> None:
         """Take other routers' admin addresses, and their TLS names."""
-        self._services.pool.names = names or {}
-        self._services.registry.set_peers(addresses)
+        self._pool.names = names or {}
+        self._registry.set_peers(addresses)
 
     def set_intent(self, intent: Intent, fetch: Fetch) -> None:
         """Take a routing document, and how its sets are fetched."""
@@ -95,7 +126,7 @@ class Control:
         if problem is None:
             self._refused_since = None
         elif is_refused and self._refused_since is None:
-            self._refused_since = self._services.clock()
+            self._refused_since = self._clock()
         if problem != self.problem:
             if problem is None:
                 log.info("the source can be read again")
@@ -106,15 +137,15 @@ class Control:
     @property
     def is_cut_off(self) -> bool:
         """Whether the source is refused, and no decode engine is healthy."""
-        since, registry = self._refused_since, self._services.registry
-        if since is None or self._services.clock() - since < _CUT_OFF_SECONDS:
+        since, registry = self._refused_since, self._registry
+        if since is None or self._clock() - since < _CUT_OFF_SECONDS:
             return False
         return not any(map(registry.is_healthy, registry.endpoints(ROLE_DECODE)))
 
     @property
     def settled(self) -> bool:
         """Whether engines are known, and a table with its set, or why not."""
-        if self._intent is None or not self._roles or self._services.table is EMPTY:
+        if self._intent is None or not self._roles or self.table is EMPTY:
             return False
         active = self._intent.active
         return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)
@@ -128,7 +159,7 @@ class Control:
     @property
     def refused(self) -> list[tuple[SetRef, str]]:
         """Sets wanted now that cannot be loaded, and why."""
-        latest = self._services.clock() - _MISSING_SECONDS
+        latest = self._clock() - _MISSING_SECONDS
         return [
             (entry.ref, entry.reason)
             for entry in self._refused.values()
@@ -162,11 +193,11 @@ class Control:
         self._apply(intent)
         for digest, ref in wanted.items():
             if digest not in self._loaded and digest not in self._loads and digest not in self._refused:
-                task = self._services.loop.create_task(self._load(ref, intent.model), name=f"load {ref.fit}")
+                task = asyncio.create_task(self._load(ref, intent.model), name=f"load {ref.fit}")
                 self._loads[digest] = ref, task
-        kept = {*wanted, self._services.table.active.digest if self._services.table.active else ""}
+        kept = {*wanted, self.table.active.digest if self.table.active else ""}
         self._loaded = {digest: item for digest, item in self._loaded.items() if digest in kept}
-        self._services.telemetry.metrics.refused_sets.set(len(self.refused))
+        self._metrics.refused_sets.set(len(self.refused))
 
     async def _load(self, ref: SetRef, model: str) -> None:
         """Load a set; one that is missing is tried again, ever more seldom."""
@@ -197,11 +228,11 @@ class Control:
         known = self._refused.get(ref.digest)
         if known is None or known.reason != reason:
             log.warning("centroid set %s cannot be fetched: %s", ref.fit, reason)
-        since = known.since if known and known.since is not None else self._services.clock()
+        since = known.since if known and known.since is not None else self._clock()
         self._refused[ref.digest] = _Refusal(ref, reason, since)
 
     def _apply(self, intent: Intent) -> None:
-        current = self._services.table
+        current = self.table
         epoch, active, content = current.epoch, current.active, current.centroids
         if intent.active is None:
             epoch, active, content = intent.epoch, None, None
@@ -212,13 +243,12 @@ class Control:
         table = make_table(intent, epoch=epoch, active=active, centroids=content)
         if table.policy_in_effect != current.policy_in_effect:
             log.info("places by %s, before by %s", table.policy_in_effect, current.policy_in_effect)
-        self._services.table = table
-        self._services.telemetry.metrics.epoch.set(epoch)
-        self._services.queue.wake()
-        locality = self._services.placer.locality
-        locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
-        locality.savings.follow(table.policy_in_effect, epoch)
-        locality.traffic.follow(epoch, active.digest if active else "", active.k if active else 0)
+        self.table = table
+        self._metrics.epoch.set(epoch)
+        self._locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
+        self._locality.savings.follow(table.policy_in_effect, epoch)
+        self._locality.traffic.follow(epoch, active.digest if active else "", active.k if active else 0)
+        self._use(table)
 
 
 def _check(data: bytes, ref: SetRef, model: str) -> CentroidSet:
