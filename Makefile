@@ -42,8 +42,8 @@ gpu-kernels: ## on a GPU: compare and time our kernels, writes docs/benchmarks/g
 	@PYTHONPATH=.:hack/bench $${PYTHON:-python3} -m eldr_bench.gpu_kernels
 gpu-check: venv ## on a GPU: what the plug-in costs vLLM, writes docs/benchmarks/gpu-check.md; needs an installed vLLM, PYTHON=... names who has it, MODEL=... or LAYERS=...
 	@.venv/bin/python -m eldr_bench.gpu_check --python $${PYTHON:-python3} $(if $(MODEL),--model $(MODEL)) $(if $(LAYERS),--layers $(LAYERS)) $(if $(REHEARSE),--rehearse)
-soak: venv ## disturb routers, compiled as in the image, and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again
-	@native=$$(.venv/bin/python -m eldr_image native) && PYTHONSAFEPATH=1 PYTHONPATH=$$native:. .venv/bin/python -m tests.support.soak --minutes $${MINUTES:-30} $${SEED:+--seed $$SEED}
+soak: venv ## disturb routers and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again
+	@.venv/bin/python -m tests.support.soak --minutes $${MINUTES:-30} $${SEED:+--seed $$SEED}
 kube-up: venv ## a cluster to play with, until ctrl-C
 	@.venv/bin/python -m eldr_kube up
 lab-test: ## tests of the lab, which holds the research: `make -C hack/lab help`

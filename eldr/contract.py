@@ -348,7 +348,7 @@ STATE_VERSION: Final = 1
 """The router's ``/eldr/v1/state``:
 
 ``{"v": 1, "router": id, "epoch": n, "policy": str,            the policy in effect (JSQ while no set is loaded)
-   "ready": bool, "draining": bool, "compiled": bool,           whether requests pass machine code
+   "ready": bool, "draining": bool,
    "active": {"fit", "digest"} | null, "staged": {"fit", "digest"} | null,
    "refused": [{"fit", "digest", "reason"}],                    sets this router cannot load, and why
    "samples": n,                                                log records retained

@@ -53,13 +53,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark folders all of whose tests start processes, and skip what machine code does not allow."""
+    """Mark folders all of whose tests start processes."""
     for item in items:
-        if item.get_closest_marker("patches"):
-            from eldr_router.admin.server import COMPILED
-
-            reason = "it replaces a method, which machine code does not allow; Python runs it"
-            item.add_marker(pytest.mark.skipif(COMPILED, reason=reason))
         if any(item.path.is_relative_to(folder) for folder in _OF_PROCESSES):
             item.add_marker("process")
 

@@ -308,7 +308,6 @@ async def test_state_follows_the_contract(start):
                 "policy",
                 "ready",
                 "draining",
-                "compiled",
                 "traffic",
                 "saving",
                 "active",

@@ -370,7 +370,6 @@ async def test_names_of_one_model_share_a_home_and_adapters_do_not(start):
         assert len({await home(f"adapter-{n}") for n in range(12)}) > 1
 
 
-@pytest.mark.patches
 async def test_a_signature_is_that_of_its_request_alone(start):
     """One prompt read by two adapters (LoRA) uses experts of its own each time, and is placed by them."""
     told = {"one": signature(9, 1, 0, 0, 9, 1, 0, 0), "two": signature(0, 0, 1, 9, 0, 0, 1, 9)}

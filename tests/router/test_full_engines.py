@@ -167,7 +167,6 @@ async def test_a_result_that_waits_goes_by_the_limit_of_the_day(start):
         assert router["d0"].requests[-1].headers["x-eldr-limit"] == "8"
 
 
-@pytest.mark.patches
 async def test_a_request_counts_once_however_often_it_is_declined(start):
     kind = signature(500, 500, 0, 0, 500, 500, 0, 0)
     async with start("p0", "d0", "d1", policy="MarginalUnion") as router:

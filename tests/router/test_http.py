@@ -289,7 +289,6 @@ async def test_where_memory_is_short_old_uploads_make_room(start, monkeypatch):
         old_writer.close()
 
 
-@pytest.mark.patches
 async def test_a_bug_in_a_handler_is_a_500_and_not_a_hang(start, monkeypatch, caplog):
     async with start("p0", "d0") as router:
         monkeypatch.setattr(router.app.services.placer, "place", lambda *_, **__: 1 / 0)

@@ -183,7 +183,6 @@ async def test_where_prefill_takes_longer_than_its_lease_a_decode_engine_does_it
         assert router.counter("whole", reason="expired") == 1
 
 
-@pytest.mark.patches
 async def test_the_blocks_of_a_request_whose_client_left_between_the_legs_are_freed(start, monkeypatch):
     async with start("p0", "d0", "d1") as router:
         pool = router.app.services.pool

@@ -11,7 +11,6 @@ from tests.fakes.engines import answer
 from tests.router.conftest import until
 
 
-@pytest.mark.patches
 async def test_a_bug_where_an_answer_is_taken_costs_an_attempt_and_nothing_else(start, monkeypatch, caplog):
     async with start("p0", "d0", "d1") as router:
         whole = DecodeLeg._on_body

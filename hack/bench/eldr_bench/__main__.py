@@ -7,7 +7,6 @@ A benchmark is a program beside this one that prints a JSON list of figures
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -16,7 +15,6 @@ import click
 
 from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured, row, section
-from eldr_image.native import tree
 
 OUT = ROOT / "docs" / "benchmarks" / "README.md"
 FIGURES = OUT.with_name("figures.json")
@@ -36,7 +34,7 @@ INTRODUCTION = """# Benchmarks
 better everywhere. Each program checks in the same run that it measured what its rows name, and gives no figures otherwise. Other programs may have run
 beside it: each part says how busy the machine was; trust ratios within one run more than absolute times.
 
-- The router is [compiled](../development/router.md#machine-code), as in the image, but where a row says *in Python*.
+- Parts measured at commit 437560b44e are of a router that mypyc had compiled, but where a row says *in Python*. It is Python alone now.
 - A decision is the signature off the wire, similarities, unions, policy and lease, and the leave of another request. Requests differ. *An unsigned request*
   is one of every second.
 - MarginalUnion on 8 layers is the default policy.
@@ -52,15 +50,13 @@ beside it: each part says how busy the machine was; trust ratios within one run 
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
 def main(names: tuple[str, ...]) -> None:
     """Run benchmarks, all but the large ones unless named, and write the page; rows of those that are not run stay as they are."""
-    # without the safe path, the sources of the folder that this runs in would come first
-    environment = {**os.environ, "PYTHONPATH": str(tree()), "PYTHONSAFEPATH": "1"}
     known: dict[str, dict[str, Any]] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in names or USUAL:
         print(f"running {name}", file=sys.stderr, flush=True)
         conditions = f"{revision()}, {load_before()}"
         module, *arguments = BENCHMARKS[name]
         command = [sys.executable, "-m", f"eldr_bench.{module}", *arguments]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             sys.exit(f"{name}: ended with {done.returncode}; its figures on the page stay as they were")
         known[name] = {

@@ -21,7 +21,6 @@ from eldr import centroids
 from eldr.centroids import CentroidSet
 from eldr.contract import PATH_STATE, POLICY_ELDR, POLICY_MARGINAL
 from eldr_bench.load import Target
-from eldr_bench.machine import ROOT
 from eldr_bench.mocks import EXPERTS, LAYERS, TOP_K
 from eldr_bench.proof import require
 from eldr_kube.ports import free_port, free_ports
@@ -41,14 +40,13 @@ PLACED = {
 
 @dataclass
 class Candidate:
-    """A router and what was measured of it; ``admin``, ``policy`` and whether it is ``compiled`` are those of ours."""
+    """A router and what was measured of it; ``admin`` and ``policy`` are those of ours."""
 
     name: str
     pid: int
     target: Target
     policy: str = ""
     admin: int = 0
-    compiled: bool = True
     asked: Counter[bool] = field(default_factory=Counter)
     signed: list[float] = field(default_factory=list)
     unsigned: list[float] = field(default_factory=list)
@@ -73,8 +71,6 @@ class Candidate:
             return {key: n for key, n in counters.items() if n and key.startswith(f"eldr_router_{name}")}
 
         require(state["policy"] == self.policy, f"{self.name}: policy {state['policy']} is in effect")
-        compiled = state.get("compiled", False)  # an older one tells nothing
-        require(compiled is self.compiled, f"{self.name}: it {'is' if compiled else 'is not'} compiled")
         total, expected = self.asked.total(), Counter[str]()
         for how, signed in zip(PLACED[self.policy], (True, False), strict=True):
             expected[series(*how)] += self.asked[signed]
@@ -158,7 +154,7 @@ def ours(
         command += [] if option in without else [f"--{option}", str(folder / value)]
     command += ["--port", str(port), "--admin-port", str(admin), *more]
     with process(ROUTER_CORE, *command, checkout=checkout) as child:
-        candidate = Candidate(name, child.pid, Target(port), policy, admin, compiled=checkout != str(ROOT))
+        candidate = Candidate(name, child.pid, Target(port), policy, admin)
 
         def problem() -> str:
             state = candidate.state()

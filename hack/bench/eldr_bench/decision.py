@@ -24,7 +24,6 @@ from eldr.core.union import MOST_LAYERS
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_bench.machine import one_thread
 from eldr_bench.proof import Unproven, require
-from eldr_router.admin.server import COMPILED
 from eldr_router.engines.endpoint import Lease
 from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
@@ -256,7 +255,6 @@ def measure(cases: Sequence[Case], rounds: int = ROUNDS, repeats: int = REPEATS)
 
 def main() -> None:
     """Measure."""
-    require(COMPILED, "the router is not compiled: run `make bench`")
     one_thread()
     print(json.dumps(measure(CASES)))
 

@@ -1,9 +1,9 @@
 """CPU time of routers per request and per streamed chunk, and their memory with 500 open streams.
 
-Ours, by each of its policies of experts and without machine code, and vllm-router (Rust, from PyPI, see ``vllm_router/``) serve the same
-load through the same mock engines, round by round in turns, each pinned to one core; mocks and load run on another. ``ELDR_BENCH_BEFORE`` names a checkout of
-an older state, with its environment, that is measured beside them as machine code; each of ours has its ratio to it. CPU is read from ``/proc/PID/task/*/schedstat``, so that waiting for a busy machine does
-not count. Every answer is read, the engines' own counts are held against the load after each part, and each router of ours must have
+Ours, by each of its policies of experts, and vllm-router (Rust, from PyPI, see ``vllm_router/``) serve the same load through the same mock
+engines, round by round in turns, each pinned to one core; mocks and load run on another. ``ELDR_BENCH_BEFORE`` names a checkout of an older
+state, that is measured beside them; each of ours has its ratio to it. CPU is read from ``/proc/PID/task/*/schedstat``, so that waiting for a
+busy machine does not count. Every answer is read, the engines' own counts are held against the load after each part, and each router of ours must have
 placed every request by the policy that its rows name. Prints one JSON list of figures, see ``__main__.py``; ratios are taken within
 each round.
 """
@@ -33,7 +33,6 @@ from eldr_bench.load import (
     listen_all,
     resident_mebibytes,
 )
-from eldr_bench.machine import ROOT
 from eldr_bench.mocks import EXPERTS, INTERVAL, LAYERS
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
@@ -45,7 +44,7 @@ ROUNDS = 12
 LIMIT_SECONDS = 1500
 OPEN_STREAMS, OPEN_TOKENS = 500, round(4 / INTERVAL)
 OTHER_CORE = max(os.sched_getaffinity(0))
-OURS, BEFORE, PYTHON = "eldr router", "eldr router before", "eldr router in Python"
+OURS, BEFORE = "eldr router", "eldr router before"
 POLICIES = POLICY_MARGINAL, POLICY_ELDR
 KINDS = (
     ("signed", "CPU per request, 16 KB signature", "ms", 1.0),
@@ -122,9 +121,7 @@ def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
         by_name = {candidate.name: getattr(candidate, key) for candidate in candidates}
         for name, values in by_name.items():
             yield {"name": f"{name}: {what}", "unit": unit, "aim": None, "values": values}
-        pairs = [
-            (f"{OURS}, {policy}", f"{other}, {policy}") for policy in POLICIES for other in (BEFORE, PYTHON)
-        ]
+        pairs = [(f"{OURS}, {policy}", f"{BEFORE}, {policy}") for policy in POLICIES]
         pairs += [(name, PEER) for name in by_name if name != PEER]
         for name, other in pairs if aim is not None else ():
             if other in by_name:
@@ -161,27 +158,15 @@ def peer(stack: contextlib.ExitStack, urls: list[str]) -> list[Candidate]:
     return []
 
 
-def compiled(checkout: Path) -> str:
-    """Return a folder with the packages of a checkout and their machine code, made by its own program."""
-    make = [str(checkout / ".venv/bin/python"), "-c", "from eldr_image.native import tree; print(tree())"]
-    folders = (checkout / name for name in (".", "operator", "router", "hack/image", "hack/kube"))
-    env = {**os.environ, "PYTHONPATH": ":".join(map(str, folders))}
-    return subprocess.check_output(make, env=env, text=True).strip()
-
-
 def main() -> None:
     """Start mock engines and routers, measure, print."""
     before = os.environ.get("ELDR_BENCH_BEFORE")
+    checkouts = {OURS: None, **({BEFORE: str(Path(before).resolve())} if before else {})}
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         urls = stack.enter_context(mock_engines())
         candidates: list[Candidate] = []
-        routers: list[tuple[str, str | None, Sequence[str]]] = [
-            (OURS, None, POLICIES),
-            (PYTHON, str(ROOT), (POLICY_MARGINAL,)),
-            *([(BEFORE, compiled(Path(before)), POLICIES)] if before else ()),
-        ]
-        for title, checkout, policies in routers:
-            for policy in policies:
+        for title, checkout in checkouts.items():
+            for policy in POLICIES:
                 folder = Path(name, f"{policy}-{len(candidates)}")
                 router = ours(f"{title}, {policy}", policy, folder, urls, checkout)
                 candidates.append(stack.enter_context(router))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from eldr_image import debian, lock, native, oci, sbom, wheels
+from eldr_image import debian, lock, oci, sbom, wheels
 from eldr_image.debian import ImageError
 from eldr_kube.binaries import user_cache
 
@@ -36,7 +36,6 @@ _LICENCES = """# Licences of dependencies
 
 ELDR is under the Apache License 2.0. The image holds these Python packages, each under its own licence, as its metadata states it.
 `hack/image/lock` writes this page. Debian's packages keep their licences in the image, in `/usr/share/doc/*/copyright`.
-The router's machine code holds mypyc's runtime, under the MIT License.
 """
 
 
@@ -52,12 +51,10 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def roots(arch: str, scratch: Path, made: int, out: Path) -> list[Path]:
-    """Unpack the layers of an image into folders: Debian's packages, locked wheels, our own, which is left in ``out``, too."""
-    base, dependencies, own, headers = (
-        scratch / arch / name for name in ("base", "dependencies", "own", "headers")
-    )
-    for folder in (base, dependencies, own, headers):
+def roots(arch: str, scratch: Path, made: int) -> list[Path]:
+    """Unpack the layers: Debian's packages, locked wheels, our own."""
+    base, dependencies, own = (scratch / arch / name for name in ("base", "dependencies", "own"))
+    for folder in (base, dependencies, own):
         folder.mkdir(parents=True)
     debian.unpack(arch, CACHE, base)
     interpreter = base
@@ -67,9 +64,7 @@ def roots(arch: str, scratch: Path, made: int, out: Path) -> list[Path]:
             interpreter.mkdir()
             debian.unpack(wheels.host(), CACHE, interpreter)
     wheels.dependencies(arch, dependencies)
-    debian.headers(arch, CACHE, headers)
-    pure = wheels.build(scratch / arch / "wheel", made)
-    wheels.own(arch, own, native.into_wheel(pure, native.image_python(arch, headers, interpreter), out, made))
+    wheels.own(arch, own, scratch / arch / "wheel", made)
     for folder in (base, dependencies, own):
         wheels.compile_all(folder, interpreter)
     return [base, dependencies, own]
@@ -86,7 +81,7 @@ def main() -> None:
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out"), help="Folder for what is built.")
 def build(arches: tuple[str, ...], out: Path) -> None:
-    """Write eldr-VERSION.oci.tar, and for each architecture a wheel and a bill of materials."""
+    """Write eldr-VERSION.oci.tar, and a bill of materials for each architecture."""
     release, made = version("eldr"), epoch()
     created = datetime.fromtimestamp(made, UTC).isoformat().replace("+00:00", "Z")
     annotations = {
@@ -103,7 +98,7 @@ def build(arches: tuple[str, ...], out: Path) -> None:
         images = []
         for arch in dict.fromkeys(arches or (wheels.host(),)):
             click.echo(f"building for {arch}")
-            parts = roots(arch, Path(folder), made, out)
+            parts = roots(arch, Path(folder), made)
             layers = [oci.layer(part) for part in parts]
             images.append(layout.image(arch, layers, created, PROCESS, annotations))
             bill = sbom.bom(arch, release, debian.read(arch)[1], sbom.installed(*parts))
@@ -120,21 +115,8 @@ def build(arches: tuple[str, ...], out: Path) -> None:
 def rootfs(arch: str | None, folder: Path) -> None:
     """Unpack the image into a new FOLDER: the recipe of the Containerfile."""
     with tempfile.TemporaryDirectory(prefix="eldr-image-") as scratch:
-        for part in roots(arch or wheels.host(), Path(scratch), epoch(), Path(scratch)):
+        for part in roots(arch or wheels.host(), Path(scratch), epoch()):
             shutil.copytree(part, folder, symlinks=True, dirs_exist_ok=True)
-
-
-@main.command("native")
-def native_command() -> None:
-    """Print a folder for PYTHONPATH, with PYTHONSAFEPATH=1: our packages, the router's hot path as machine code for this interpreter.
-
-    Ends with 3 where the headers of Python are missing.
-    """
-    try:
-        click.echo(native.tree())
-    except native.NoHeadersError as error:
-        click.echo(f"no machine code here: {error}", err=True)
-        raise SystemExit(3) from None
 
 
 @main.command("licences")

@@ -15,8 +15,6 @@ LOCK = Path(__file__).resolve().parents[1] / "debian.lock"
 MIRROR_VARIABLE = "ELDR_DEBIAN_MIRROR"
 TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 """Folder of the libraries, by Debian's name of the architecture."""
-HEADERS = ("libpython3.13-dev",)
-"""What compiles extensions, and is not in the image."""
 LOADERS = {"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}
 """Path of the dynamic loader below /usr."""
 SNAPSHOT = "https://snapshot.debian.org/archive"
@@ -62,18 +60,13 @@ class Deb(NamedTuple):
 
 
 def read(arch: str, lock: Path = LOCK) -> tuple[str, list[Deb]]:
-    """Return the day of the lock, as snapshots are named, and the image's packages of an architecture.
+    """Return the day of the lock, as snapshots are named, and the packages of an architecture.
 
     Raises
     ------
     ImageError
         No package of this architecture is locked.
     """
-    day, debs = _locked(arch, lock)
-    return day, [deb for deb in debs if deb.name not in HEADERS]
-
-
-def _locked(arch: str, lock: Path) -> tuple[str, list[Deb]]:
     day, *lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
     debs = [deb for line in lines if (deb := Deb(*line.split())).arch == arch]
     if not debs:
@@ -132,12 +125,15 @@ def fetch(deb: Deb, day: str, cache: Path) -> Path:
 
 def unpack(arch: str, cache: Path, root: Path) -> None:
     """Unpack all packages of an architecture into an empty folder, and add what their scripts would have made."""
+    if not shutil.which("dpkg-deb"):
+        raise ImageError("dpkg-deb is missing: install the package dpkg, or use the Containerfile")
     day, debs = read(arch)
     for link, target in _LINKS.items():
         (root / target).mkdir(parents=True, exist_ok=True)
         (root / link).symlink_to(target)
     for deb in debs:
-        file = _extract(deb, day, cache, root)
+        file = fetch(deb, day, cache)
+        subprocess.run(["dpkg-deb", "--extract", file, root], check=True)
         control = subprocess.run(["dpkg-deb", "--field", file], capture_output=True, check=True).stdout
         known = root / "var/lib/dpkg/status.d" / deb.name  # where scanners look in images without dpkg
         known.parent.mkdir(parents=True, exist_ok=True)
@@ -146,22 +142,6 @@ def unpack(arch: str, cache: Path, root: Path) -> None:
         for found in root.glob(pattern):
             shutil.rmtree(found) if found.is_dir() and not found.is_symlink() else found.unlink()
     _configure(root)
-
-
-def headers(arch: str, cache: Path, root: Path) -> None:
-    """Unpack the headers of the image's interpreter into a folder."""
-    day, debs = _locked(arch, LOCK)
-    for deb in debs:
-        if deb.name in HEADERS:
-            _extract(deb, day, cache, root)
-
-
-def _extract(deb: Deb, day: str, cache: Path, root: Path) -> Path:
-    if not shutil.which("dpkg-deb"):
-        raise ImageError("dpkg-deb is missing: install the package dpkg, or use the Containerfile")
-    file = fetch(deb, day, cache)
-    subprocess.run(["dpkg-deb", "--extract", file, root], check=True)
-    return file
 
 
 def _configure(root: Path) -> None:

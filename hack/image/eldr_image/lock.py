@@ -8,7 +8,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from eldr_image.debian import HEADERS, LOCK, MIRROR_VARIABLE, TRIPLES, ImageError, mirror
+from eldr_image.debian import LOCK, MIRROR_VARIABLE, TRIPLES, ImageError, mirror
 
 RELEASE = "trixie"
 PACKAGES = (
@@ -93,7 +93,7 @@ def _of(arch: str, folder: Path) -> list[str]:
 
     apt("apt-get", "update")
     lines = []
-    for package in (*PACKAGES, *HEADERS):
+    for package in PACKAGES:
         shown = apt("apt-cache", "show", "--no-all-versions", package)
         fields = dict(line.split(": ", 1) for line in shown.splitlines() if ": " in line and line[0] != " ")
         address = apt("apt-get", "download", "--print-uris", package).split("'")[1]

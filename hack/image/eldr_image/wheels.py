@@ -16,11 +16,8 @@ LOCK = ROOT / "hack" / "image" / "requirements.lock"
 PYTHON = "3.13"
 HOME = Path("opt/eldr")
 PACKAGES = HOME / "lib" / f"python{PYTHON}" / "site-packages"
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-GLIBC = "2.28"
-"""The oldest that machine code runs with."""
-MANYLINUX = f"manylinux_{GLIBC.replace('.', '_')}"
-_HOSTS = {machine: arch for arch, machine in MACHINES.items()}
+_PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
+_HOSTS = {"x86_64": "amd64", "aarch64": "arm64"}
 _OF_INSTALLERS = ("RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
 """They name folders of the machine that builds."""
 _COMMAND = f"""#!/{HOME}/bin/python
@@ -41,16 +38,11 @@ def dependencies(arch: str, root: Path) -> None:
     _install(arch, root, "--require-hashes", "--requirement", str(LOCK))
 
 
-def build(scratch: Path, epoch: int) -> Path:
-    """Build our wheel, which is Python alone, and return it."""
+def own(arch: str, root: Path, scratch: Path, epoch: int) -> None:
+    """Build and unpack our wheel; add the command and its interpreter."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     _uv("build", "--quiet", "--wheel", "--out-dir", str(scratch), str(ROOT), environment=environment)
     (wheel,) = scratch.glob("*.whl")
-    return wheel
-
-
-def own(arch: str, root: Path, wheel: Path) -> None:
-    """Unpack our wheel; add the command and the interpreter that it runs with."""
     _install(arch, root, str(wheel))
     programs = root / HOME / "bin"
     programs.mkdir(parents=True)
@@ -60,7 +52,7 @@ def own(arch: str, root: Path, wheel: Path) -> None:
     (root / HOME / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
 
 
-def runs(interpreter: Path) -> list[str]:
+def _runs(interpreter: Path) -> list[str]:
     """Return the command that runs the image's Python here, out of a folder with the Debian packages of this machine's architecture.
 
     Raises
@@ -86,7 +78,7 @@ def compile_all(root: Path, interpreter: Path) -> None:
     program = ["-I", "-S", "-B", "-m", "compileall", "-q", "-f"]
     options = ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    command = [*runs(interpreter), *program, *options, str(root)]
+    command = [*_runs(interpreter), *program, *options, str(root)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ImageError(f"the image's Python could not compile {root.name}: {done.stdout}{done.stderr}")
@@ -94,20 +86,14 @@ def compile_all(root: Path, interpreter: Path) -> None:
 
 def _install(arch: str, root: Path, *what: str) -> None:
     target = root / PACKAGES
-    install(target, *what, version=PYTHON, arch=arch)
+    _uv(
+        *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"),
+        *("--python", sys.executable, "--python-version", PYTHON, "--python-platform", _PLATFORMS[arch]),
+        *("--target", str(target), *what),
+    )
     for pattern in _UNUSED:
         for found in list(target.glob(pattern)):
             shutil.rmtree(found) if found.is_dir() else found.unlink()
-
-
-def install(target: Path, *what: str, version: str, arch: str) -> None:
-    """Unpack wheels for a version of Python and an architecture into a folder; the other arguments are those of ``uv pip install``."""
-    _uv(
-        *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--link-mode", "copy"),
-        *("--python", sys.executable, "--python-version", version),
-        *("--python-platform", f"{MACHINES[arch]}-{MANYLINUX}"),
-        *("--target", str(target), *what),
-    )
 
 
 def _uv(*words: str, environment: dict[str, str] | None = None) -> None:

@@ -24,11 +24,9 @@ from eldr.contract import (
     ROLE_PREFILL,
     STATE_VERSION,
 )
-from eldr.core import union
 from eldr_router.admin.explain import explain
 from eldr_router.admin.locality import saving_state, step_time_state, unions_state
 from eldr_router.flow.services import Services
-from eldr_router.http import head
 from eldr_router.http.errors import RouterError, check_method
 from eldr_router.http.head import JSON
 from eldr_router.http.requests import Request
@@ -39,8 +37,6 @@ from eldr_router.sources.control import Control
 from eldr_router.telemetry.metrics import CONTENT_TYPE
 
 _TOKEN = HEADER_ADMIN_TOKEN.encode()
-COMPILED = not any(str(module.__file__).endswith(".py") for module in (head, union))
-"""Whether requests pass machine code, as in the image; elsewhere they pass Python."""
 
 
 class Admin:
@@ -123,7 +119,6 @@ class Admin:
             "policy": table.policy_in_effect,
             "ready": self._is_ready(),
             "draining": self._is_draining(),
-            "compiled": COMPILED,
             "problem": control.problem,
             "active": _ref(table.active),
             "staged": _ref(control.staged),

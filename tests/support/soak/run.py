@@ -72,7 +72,6 @@ class Report:
     disturbances: Counter[str] = field(default_factory=Counter)
     growths: list[Growth] = field(default_factory=list)
     files: list[tuple[int, int, int]] = field(default_factory=list)
-    is_compiled: bool = False
 
 
 class Crowd:
@@ -165,7 +164,6 @@ async def _run(round_: Round, stage: Stage) -> Report:
         report.files.append((files_before[index], max(s.files for s in own), after.files))
         if grown.problem:
             report.faults.append(Fault(f"router{index}: {grown.problem}"))
-        report.is_compiled = (await asyncio.to_thread(stage.routers[index].state))["compiled"]
     report.faults += [_fault(stage, director.windows, *suspect) for suspect in suspects[:_SHOWN]]
     report.faults += [Fault(f"{v.outcome}: {r.ask.name}") for r, v in suspects[_SHOWN:]]
     report.faults += [

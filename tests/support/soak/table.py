@@ -15,8 +15,7 @@ def table(report: Report) -> str:
     for (_, outcome), count in report.outcomes.items():
         totals[outcome] += count
     outcomes = sorted(totals, key=lambda outcome: -totals[outcome])
-    code = "machine code" if report.is_compiled else "Python"
-    what = f"{round_.seconds / 60:.1f} minutes, {round_.routers} router(s), {code}, {round_.clients} clients"
+    what = f"{round_.seconds / 60:.1f} minutes, {round_.routers} router(s), {round_.clients} clients"
     lines = [
         f"{what}, seed {round_.seed}: {sum(totals.values())} requests, {len(report.faults)} faults",
         "",

@@ -36,7 +36,6 @@ def test_a_locality_that_does_not_follow_ends_the_program_with_a_sentence(monkey
     monkeypatch.setattr(Locality, "follow", lambda *_, **__: None)
     monkeypatch.setattr(decision, "CASES", (UNION,))
     monkeypatch.setattr(decision, "one_thread", lambda: None)
-    monkeypatch.setattr(decision, "COMPILED", True)
     with pytest.raises(SystemExit) as ended:
         decision.main()
     assert ended.value.code not in {0, None}

@@ -22,7 +22,7 @@ def state(policy=POLICY_MARGINAL, **counters):
     known.update({series(*signed): 5.0})
     known.update({series(*unsigned): 3.0})
     unions = {"requests": 5} if policy == POLICY_MARGINAL else None
-    return {"policy": policy, "compiled": True, "counters": {**known, **counters}, "locality": unions}
+    return {"policy": policy, "counters": {**known, **counters}, "locality": unions}
 
 
 @pytest.mark.parametrize("policy", [POLICY_MARGINAL, POLICY_ELDR, "JSQ"])
@@ -42,7 +42,6 @@ UNION = POLICY_MARGINAL
         (UNION, state(**{'eldr_router_requests_total{outcome="upstream"}': 1.0}), "of 8 requests"),
         (UNION, state(**{'eldr_router_retries_total{cause="refused",leg="decode"}': 1.0}), "given up"),
         (UNION, state() | {"locality": None}, "0 of 5 requests are in unions"),
-        (UNION, state() | {"compiled": False}, "is not compiled"),
         ("JSQ", state("JSQ", **{series("JSQ", "policy"): 7.0}), "placed"),
         (POLICY_ELDR, state(POLICY_ELDR) | {"locality": {"requests": 1}}, "keeps unions"),
     ],
