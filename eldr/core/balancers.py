@@ -10,7 +10,7 @@ import numpy as np
 from eldr.core.policy import Choice, Situation, least_loaded, least_loaded_of, loads
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RoundRobin:
     """Workers in turn."""
 
@@ -21,7 +21,7 @@ class RoundRobin:
         return Choice(situation.turn % len(situation.in_flight), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Random:
     """A uniformly random worker."""
 
@@ -32,7 +32,7 @@ class Random:
         return Choice(int(rng.integers(len(situation.in_flight))), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JSQ:
     """Join the shortest queue: least load, see :func:`eldr.core.policy.loads`."""
 
@@ -43,7 +43,7 @@ class JSQ:
         return Choice(least_loaded(loads(situation), situation.turn), len(situation.in_flight))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PowerOfTwo:
     """The less loaded of two random workers; on a tie, the first."""
 
@@ -60,7 +60,7 @@ class PowerOfTwo:
         return Choice(first if load[first] <= load[second] else second, 2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Domain:
     """The least loaded worker of the group that a label has.
 

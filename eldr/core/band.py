@@ -14,7 +14,7 @@ from eldr.core.policy import Choice, Situation, check_load, known_scores, least_
 _JSQ = JSQ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BandJSQ:
     """ELDR: the least loaded of the workers with nearly the best similarity.
 

@@ -22,7 +22,7 @@ _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MarginalUnion:
     """The worker on which a request adds least to predicted step time.
 

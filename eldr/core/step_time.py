@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """Time of one decode step by its batch and active experts.
 
@@ -32,10 +32,6 @@ class StepTime:
     per_request: float
     n_experts: int
     per_token: float = 0.0
-
-    def __reduce__(self) -> tuple[type[StepTime], tuple[float, ...]]:
-        # machine code would set the fields of a frozen object that is copied or comes to another process, such as a simulation's
-        return StepTime, (self.fixed, self.per_expert, self.per_request, self.n_experts, self.per_token)
 
     def seconds(self, batch: float, active: float, tokens: float = 0.0) -> float:
         """Return the duration of a step.

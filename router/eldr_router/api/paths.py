@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import astuple
 
 from eldr_router.api import answers, messages, responses
 from eldr_router.api.answers import Word
@@ -70,15 +69,20 @@ def _check_completions(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]
     prompt = memoryview(fields.get("prompt", msgspec.Raw()))
     if _LISTED.match(prompt):
         with contextlib.suppress(msgspec.ValidationError):
-            (only,) = astuple(_only(prompt))
-            fields["prompt"] = only.copy()
+            fields["prompt"] = _only(prompt).prompt.copy()
     return _check_openai(fields, known)
 
 
 _LISTED = re.compile(rb'\[\s*("[^"]|\[\s*[-0-9])')
-# a list of one item; decoding ends at the second. Not a class: machine code keeps no annotations
-_ONLY = msgspec.defstruct("Only", [("prompt", msgspec.Raw)], array_like=True, forbid_unknown_fields=True)
-_only = msgspec.json.Decoder(_ONLY).decode
+
+
+class _Only(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A list of one item; decoding ends at the second."""
+
+    prompt: msgspec.Raw
+
+
+_only = msgspec.json.Decoder(_Only).decode
 
 
 def _completions_unsplit(fields: Fields, known: dict[str, Any]) -> str | None:  # noqa: ARG001

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Annotated
 
-import orjson
+import msgspec
 
 from eldr.contract import HEADER_FULL, HEADER_LOAD
 from eldr_router.http.head import ResponseHead
 
 _LOAD, _FULL = HEADER_LOAD.encode(), HEADER_FULL.encode()
 _SHARE = re.compile(rb"(\d{1,9})/(\d{1,9})")
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Load(NamedTuple):
+class Load(msgspec.Struct, frozen=True):
     """A report.
 
     Attributes
@@ -26,8 +27,8 @@ class Load(NamedTuple):
         Sequences that the engine can run.
     """
 
-    in_flight: int
-    limit: int
+    in_flight: _Count
+    limit: _Count
 
 
 def load_of(head: ResponseHead) -> Load | None:
@@ -50,12 +51,6 @@ def read_load(status: int, body: bytes) -> Load | None:
     An engine without the plug-in gives none.
     """
     try:
-        fields = orjson.loads(body if status == HTTPStatus.OK else b"")
-    except orjson.JSONDecodeError:
+        return msgspec.json.decode(body if status == HTTPStatus.OK else b"", type=Load)
+    except msgspec.MsgspecError:
         return None
-    if not isinstance(fields, dict):
-        return None
-    in_flight, limit = fields.get("in_flight"), fields.get("limit")
-    if type(in_flight) is not int or type(limit) is not int or in_flight < 0 or limit < 0:
-        return None
-    return Load(in_flight, limit)

@@ -21,7 +21,7 @@ _BUSY_SECONDS = 2.0
 """So long after a request another one is expected."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Peer:
     """Another router: when it answered last, and why it does not."""
 

@@ -27,7 +27,7 @@ class Waiting(Protocol):
         """Take the time."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Services:
     """What all requests share; ``table`` is replaced as a whole."""
 

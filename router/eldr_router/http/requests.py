@@ -53,7 +53,7 @@ class Budget:
         self.held -= size
 
 
-@dataclass
+@dataclass(slots=True)
 class Request:
     """A complete request; header names in lower case."""
 

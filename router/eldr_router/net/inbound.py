@@ -54,7 +54,7 @@ Handler = Callable[[Request, "ClientConnection"], None]
 """Answers a request at once, or attaches the work that will."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Server:
     """What all connections of one port share.
 

@@ -14,7 +14,7 @@ _STALE_SECONDS = 2.0
 """An older report of another router no longer distinguishes engines."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Peer:
     """Another router."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eldr.wire import ExpertCounts, WireError, decode_counts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Signature:
     """A request's expert counts, or why there are none."""
 

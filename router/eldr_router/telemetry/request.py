@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eldr_router.telemetry.spans import Trace, Tracing
 
 
-@dataclass
+@dataclass(slots=True)
 class Telemetry:
     """Where all requests of a process leave what is observed of them.
 

@@ -1,6 +1,3 @@
-import copy
-import pickle
-
 import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
@@ -15,8 +12,3 @@ def test_the_same_share_of_experts_costs_the_same_in_a_smaller_model():
     half = QWEN3_30B_MI300X.for_experts(64)
     assert half.seconds(8, 32) == pytest.approx(QWEN3_30B_MI300X.seconds(8, 64))
     assert half.for_experts(128) == QWEN3_30B_MI300X
-
-
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_is_equal_also_in_another_process(way):
-    assert way(QWEN3_30B_MI300X.scaled(1.5)) == QWEN3_30B_MI300X.scaled(1.5)
