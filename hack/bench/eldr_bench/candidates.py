@@ -20,14 +20,13 @@ import numpy as np
 from eldr import centroids
 from eldr.centroids import CentroidSet
 from eldr.contract import PATH_STATE, POLICY_ELDR, POLICY_MARGINAL
-from eldr_bench.load import Target
+from eldr_bench.load import CHUNKS, Target
 from eldr_bench.mocks import EXPERTS, LAYERS, TOP_K
 from eldr_bench.proof import require
 from eldr_kube.ports import free_port, free_ports
 
 PEER = "vllm-router 0.1.17"
 K = 4
-CHUNKS = 250
 PATIENCE = 60.0
 ROUTER_CORE = 0
 PLACED = {
@@ -50,13 +49,13 @@ class Candidate:
     asked: Counter[bool] = field(default_factory=Counter)
     signed: list[float] = field(default_factory=list)
     unsigned: list[float] = field(default_factory=list)
-    chunk: list[float] = field(default_factory=list)
+    streamed: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
 
     @property
-    def streamed(self) -> list[float]:
-        """Milliseconds of CPU for a request with a signature and ``CHUNKS`` chunks, by round."""
-        return [signed + CHUNKS * chunk / 1e3 for signed, chunk in zip(self.signed, self.chunk, strict=True)]
+    def chunk(self) -> list[float]:
+        """Microseconds of CPU per streamed chunk by round, the requests' own cost taken off."""
+        return [(ms - own) * 1e3 / CHUNKS for ms, own in zip(self.streamed, self.signed, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """Return what our router tells of itself."""

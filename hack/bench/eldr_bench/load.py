@@ -13,7 +13,7 @@ from eldr_bench.mocks import ANSWER_BYTES, DIFFERENT
 from eldr_bench.proof import require
 
 CLIENTS, REQUESTS = 32, 1600
-STREAMS, TOKENS = 100, 40
+STREAMS, CHUNKS = 100, 250
 
 
 class Target(NamedTuple):
@@ -72,7 +72,7 @@ async def listen(target: Target, number: int, tokens: int) -> int:
     return chunks
 
 
-async def listen_all(target: Target, streams: int = STREAMS, tokens: int = TOKENS) -> int:
+async def listen_all(target: Target, streams: int = STREAMS, tokens: int = CHUNKS - 1) -> int:
     """Read streams at the same time; return their chunks."""
     return sum(await asyncio.gather(*(listen(target, at, tokens) for at in range(streams))))
 

@@ -24,8 +24,9 @@ from typing import TypeVar
 import uvloop
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_bench.candidates import CHUNKS, PEER, Candidate, K, get, ours, process, theirs
+from eldr_bench.candidates import PEER, Candidate, K, get, ours, process, theirs
 from eldr_bench.load import (
+    CHUNKS,
     REQUESTS,
     STREAMS,
     ask_all,
@@ -76,12 +77,11 @@ async def per_request(candidate: Candidate, requests: int = REQUESTS, size: int 
     return (cpu_seconds(candidate.pid) - before) * 1e3 / requests
 
 
-async def per_chunk(candidate: Candidate) -> float:
-    """Return microseconds of CPU per streamed chunk, the requests' own cost taken off."""
+async def per_stream(candidate: Candidate) -> float:
+    """Return milliseconds of CPU per streamed request of ``CHUNKS`` chunks."""
     before = cpu_seconds(candidate.pid)
-    chunks = await listen_all(candidate.target)
-    spent = cpu_seconds(candidate.pid) - before - STREAMS * candidate.signed[-1] / 1e3
-    return spent * 1e6 / chunks
+    await listen_all(candidate.target)
+    return (cpu_seconds(candidate.pid) - before) * 1e3 / STREAMS
 
 
 def in_turn(candidates: Sequence[T], turn: int) -> Sequence[T]:
@@ -96,11 +96,11 @@ async def interleave(candidates: Sequence[Candidate], engines: str, rounds: int)
         for candidate in in_turn(candidates, turn):
             async with serving(candidate, engines, REQUESTS + STREAMS, signed=True):
                 candidate.signed.append(await per_request(candidate))
-                candidate.chunk.append(await per_chunk(candidate))
+                candidate.streamed.append(await per_stream(candidate))
             async with serving(candidate, engines, REQUESTS, signed=False):
                 candidate.unsigned.append(await per_request(candidate))
     for candidate in candidates:
-        for values in (candidate.signed, candidate.unsigned, candidate.chunk):
+        for values in (candidate.signed, candidate.unsigned, candidate.streamed):
             del values[0]
 
 
