@@ -109,19 +109,19 @@ class DecodeLeg(Leg):
         if relay is None:
             super().on_body(data, boundary)
             return
-        parts: list[bytes] = []
-        if self.payload is not None:
-            parts, self.payload = self.payload, []
+        if self._begun and not self._dechunk:  # the hot path, once per streamed chunk
+            self._flow.write(relay.pass_on(data, boundary))
+            return
+        parts, self.payload = self.payload or [], []
         if self._dechunk:
             data = b"".join(parts)
             boundary = len(data)
+        out = relay.pass_on(data, boundary)
         if self._begun:
-            out = relay.pass_on(data, boundary)
-            if out:
-                self._flow.write(out)
-            return
-        self._pending.append(relay.pass_on(data, boundary))
-        self._look(parts)
+            self._flow.write(out)
+        else:
+            self._pending.append(out)
+            self._look(parts)
 
     def begin(self) -> bytes:
         """Return what has come so far; from now on bytes go straight to the client."""

@@ -5,12 +5,11 @@ Pure. Every tracker gives the same result however its input is cut into reads; t
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from typing import Protocol
 
 _MAX_LINE = 8192
 _HEX = frozenset(b"0123456789abcdefABCDEF")
-_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
 
 
 class FramingError(ValueError):
@@ -51,10 +50,11 @@ class Tracker(Protocol):
 class ChunkedBody:
     """``Transfer-Encoding: chunked``; units are chunks."""
 
-    __slots__ = ("_in_payload", "_left", "_line", "_trailer", "ended", "splittable")
+    __slots__ = ("_between", "_in_payload", "_left", "_line", "_trailer", "ended", "splittable")
 
     def __init__(self) -> None:
         self.ended = False
+        self._between = True  # chunks: what comes next is a size line
         self.splittable = True
         self._left = 0
         self._in_payload = False
@@ -63,20 +63,23 @@ class ChunkedBody:
 
     def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
         """Take the next bytes; see :class:`Tracker`."""
+        size = len(data)
+        if self._between and data.startswith(_size_line(size)) and data.endswith(b"\r\n"):
+            # what a stream nearly always brings: one whole chunk
+            if payload is not None:
+                payload.append(data[data.index(b"\n") + 1 : -2])
+            return size
+        boundary = self._parse(data, payload)
+        if data:
+            self._between = boundary == size and not self.ended
+        return boundary
+
+    def _parse(self, data: bytes, payload: list[bytes] | None) -> int:
         if self.ended:
             if data:
                 raise FramingError(f"{len(data)} bytes after the last chunk")
             return 0
         size, at, boundary = len(data), 0, 0
-        if not (self._in_payload or self._line or self._trailer):
-            # what a stream nearly always brings: one whole chunk
-            head = _SIZE_LINE.match(data)
-            if head is not None and data.endswith(b"\r\n"):
-                begin, length = head.end(), int(head[1], 16)
-                if length and begin + length + 2 == size:
-                    if payload is not None:
-                        payload.append(data[begin : size - 2])
-                    return size
         while at < size:
             if self._in_payload:
                 stop = at + self._left
@@ -132,6 +135,16 @@ class ChunkedBody:
     def eof(self) -> bool:
         """Return whether the last chunk was seen."""
         return self.ended
+
+
+@lru_cache(4096)
+def _size_line(size: int) -> bytes:
+    """Return how a chunk begins that takes ``size`` bytes with its line."""
+    for digits in range(1, min(size - 4, 16)):
+        line = b"%x\r\n" % (size - 4 - digits)
+        if len(line) == digits + 2:
+            return line
+    return b"\n"  # no chunk has this size
 
 
 def _chunk_size(line: bytes) -> int:

@@ -153,12 +153,13 @@ class EngineConnection(asyncio.Protocol):
         """Hand bytes on: the hot path, once per streamed chunk."""
         self._quiet = 0.0
         try:
-            if self.state is _BODY:
-                self._feed(data)
-            elif self.state is _HEAD:
-                self._feed_head(data)
-            else:
-                self._close()  # bytes without a request
+            if self.state is not _BODY:
+                data = self._feed_head(data)
+            receiver, tracker = self._receiver, self._tracker
+            if data and receiver is not None:
+                receiver.on_body(data, tracker.feed(data, receiver.payload))
+                if tracker.ended and self._receiver is receiver:
+                    self._end()
         except FramingError as error:
             self._break("protocol", f"it broke HTTP: {error}")
         except Exception:
@@ -258,7 +259,11 @@ class EngineConnection(asyncio.Protocol):
 
     # inside
 
-    def _feed_head(self, data: bytes) -> None:
+    def _feed_head(self, data: bytes) -> bytes:
+        """Return what follows the head; nothing while it is not complete."""
+        if self.state is not _HEAD:
+            self._close()  # bytes without a request
+            return b""
         data = self._buffer + data if self._buffer else data
         while (end := data.find(b"\r\n\r\n")) >= 0:
             head = parse_head(data[:end])
@@ -266,35 +271,25 @@ class EngineConnection(asyncio.Protocol):
             if head.status == 101:
                 raise FramingError("switching protocols was not asked for")
             if head.status >= 200:
-                self._begin(head, data)
-                return
+                return self._begin(head, data)
         self._buffer = data
         if len(data) > _MAX_HEAD:
             raise FramingError("a response head is longer than 64 KiB")
+        return b""
 
-    def _begin(self, head: ResponseHead, data: bytes) -> None:
+    def _begin(self, head: ResponseHead, data: bytes) -> bytes:
         receiver = self._receiver
         assert receiver is not None  # noqa: S101 - the state says so
         self._buffer = b""
         self.state, self._tracker, self._keep_alive = _BODY, head.body, head.keep_alive
         receiver.on_head(head)
         if self._receiver is not receiver:
-            return  # it has seen enough
+            return b""  # it has seen enough
         if self._tracker.ended:
             if data:
                 raise FramingError(f"{len(data)} bytes after a response without a body")
             self._end()
-        elif data:
-            self._feed(data)
-
-    def _feed(self, data: bytes) -> None:
-        receiver = self._receiver
-        assert receiver is not None  # noqa: S101 - the state says so
-        tracker = self._tracker
-        boundary = tracker.feed(data, receiver.payload)
-        receiver.on_body(data, boundary)
-        if tracker.ended and self._receiver is receiver:
-            self._end()
+        return data
 
     def _end(self) -> None:
         receiver, self._receiver = self._receiver, None

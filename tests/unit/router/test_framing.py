@@ -63,6 +63,17 @@ def test_a_boundary_is_the_last_whole_chunk(chunks, data):
     assert not body.eof()
 
 
+@pytest.mark.parametrize("line", [b"%x", b"%X", b"0%x", b"%x;a=b"])
+def test_chunks_that_come_one_by_one(line):
+    chunks = [b"\n" * length for length in (1, 4, 15, 16, 255, 256, 4095, 4096, 65536)]
+    body, payload = ChunkedBody(), []
+    for chunk in chunks:
+        data = (line % len(chunk)) + b"\r\n" + chunk + b"\r\n"
+        assert body.feed(data, payload) == len(data)
+    assert body.feed(b"0\r\n\r\n", payload) == 5
+    assert (body.ended, payload) == (True, chunks)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
