@@ -101,7 +101,9 @@ class App:
         surface = Surface(self.services, self.is_ready)
         guard = Guard(surface.handle, lambda: self.secrets.keys, metrics.unauthorized)
         admin = Admin(
-            self.services,
+            registry,
+            placer,
+            self.services.telemetry,
             self.control,
             is_ready=self.is_ready,
             is_draining=lambda: self.draining,
@@ -118,7 +120,7 @@ class App:
         self.addresses: list[tuple[str, int]] = []
 
     def is_ready(self) -> bool:
-        """Return whether new clients should come: the active set is loaded or refused, or time is up.
+        """Return whether new clients should come.
 
         A router that is cut off is not ready: others may know engines that serve.
         """
@@ -206,7 +208,7 @@ class App:
             self.services.tick()
 
     async def drain(self) -> None:
-        """Stop taking requests and finish the running ones, within the time allowed."""
+        """Refuse new requests, and finish the running ones in time."""
         settings = self._settings
         deadline = self._loop.time() + settings.drain_seconds
         self.draining = self.clients.draining = True  # from now on answers say that the connection closes
@@ -294,7 +296,10 @@ async def _forever(name: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Run a router until SIGTERM or SIGINT, drained; a second signal ends it at once."""
+    """Run a router until SIGTERM or SIGINT, and drain it.
+
+    A second signal ends it at once.
+    """
     loop = asyncio.get_running_loop()
     app = App(settings)
     asked, insisted = asyncio.Event(), asyncio.Event()

@@ -10,19 +10,24 @@ import orjson
 from eldr.contract import ROLE_DECODE
 from eldr.core.balancers import Domain
 from eldr.core.marginal import MarginalUnion
-from eldr_router.flow.services import Services
+from eldr_router.engines.registry import Registry
 from eldr_router.http.errors import RouterError, bad_request
 from eldr_router.placement.choice import Decision
+from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE, read_signature
+from eldr_router.placement.table import Table
 
 
-def explain(services: Services, body: bytes) -> dict[str, Any]:
+def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> dict[str, Any]:
     """Return what the router would do with a request of this signature.
 
     Nothing changes.
 
     Parameters
     ----------
+    registry : Registry
+    placer : Placer
+    table : Table
     body : bytes
         ``{"eldr": counts}`` as a prefill engine sends them, see :data:`eldr.contract.ELDR_KEY`; without them, what
         happens to a request without a signature. ``"sequences"``: how many it runs, 1 if absent. ``"domain"``: what it says it
@@ -40,7 +45,6 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         raise bad_request(f"domain: expected a name, got {domain!r:.40}", param="domain")
     counts = fields.get("eldr")
     signature = NO_SIGNATURE if counts is None else read_signature(counts)
-    registry, table = services.registry, services.table
     counted = 0 if signature.counts is None else signature.counts.tokens
     context = registry.contexts.of(
         _integer(fields, "prompt_tokens") or counted, _integer(fields, "max_tokens"), sequences
@@ -80,7 +84,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "cost_seconds": None,
         }
     try:
-        decision = services.placer.decide(
+        decision = placer.decide(
             table, signature, (), sequences, registry.turns[ROLE_DECODE] + 1, domain=domain, context=context
         )
     except RouterError as error:

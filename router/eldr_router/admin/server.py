@@ -26,15 +26,17 @@ from eldr.contract import (
 )
 from eldr_router.admin.explain import explain
 from eldr_router.admin.locality import saving_state, step_time_state, unions_state
-from eldr_router.flow.services import Services
+from eldr_router.engines.registry import Registry
 from eldr_router.http.errors import RouterError, check_method
 from eldr_router.http.head import JSON
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.placement import exchange
+from eldr_router.placement.placer import Placer
 from eldr_router.placement.table import SetRef
 from eldr_router.sources.control import Control
 from eldr_router.telemetry.metrics import CONTENT_TYPE
+from eldr_router.telemetry.request import Telemetry
 
 _TOKEN = HEADER_ADMIN_TOKEN.encode()
 
@@ -44,6 +46,10 @@ class Admin:
 
     Parameters
     ----------
+    registry : Registry
+    placer : Placer
+    telemetry : Telemetry
+    control : Control
     is_ready, is_draining : callable
         The process's state.
     token : callable
@@ -52,14 +58,16 @@ class Admin:
 
     def __init__(
         self,
-        services: Services,
+        registry: Registry,
+        placer: Placer,
+        telemetry: Telemetry,
         control: Control,
         *,
         is_ready: Callable[[], bool],
         is_draining: Callable[[], bool],
         token: Callable[[], str],
     ) -> None:
-        self._services = services
+        self._registry, self._placer, self._telemetry = registry, placer, telemetry
         self._control = control
         self._is_ready = is_ready
         self._is_draining = is_draining
@@ -70,10 +78,9 @@ class Admin:
         wanted = "POST" if request.path == PATH_EXPLAIN else "GET"
         check_method(request.method, wanted, request.path)
         if request.path == PATH_METRICS:
-            self._services.telemetry.metrics.ready.set(float(self._is_ready()))
-            client.respond(
-                200, [(b"content-type", CONTENT_TYPE)], self._services.telemetry.metrics.exposition()
-            )
+            metrics = self._telemetry.metrics
+            metrics.ready.set(float(self._is_ready()))
+            client.respond(200, [(b"content-type", CONTENT_TYPE)], metrics.exposition())
             return
         if request.path == PATH_HEALTH:
             client.respond(200, [JSON], b'{"status":"ok"}')
@@ -84,7 +91,8 @@ class Admin:
         elif request.path == PATH_UNIONS:
             client.respond(200, [JSON], orjson.dumps(self._unions(request.query)))
         elif request.path == PATH_EXPLAIN:
-            client.respond(200, [JSON], orjson.dumps(explain(self._services, request.body)))
+            answer = explain(self._registry, self._placer, self._control.table, request.body)
+            client.respond(200, [JSON], orjson.dumps(answer))
         elif request.path == PATH_SIGLOG:
             client.run(self._siglog(request, client))
         else:
@@ -101,20 +109,19 @@ class Admin:
             raise RouterError(401, "the admin port needs 'authorization: Bearer <token>'", "unauthorized")
 
     def _unions(self, query: str) -> dict[str, Any]:
-        services, (of, since) = self._services, exchange.read_question(query)
-        locality = services.placer.locality
-        name = f"{services.telemetry.router}.{locality.edition}"
+        of, since = exchange.read_question(query)
+        locality = self._placer.locality
+        name = f"{self._telemetry.router}.{locality.edition}"
         return exchange.write_answer(name, locality.unions, since if of == name else 0, locality.profiles)
 
     def state(self) -> dict[str, Any]:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
-        services, control = self._services, self._control
-        registry, table = services.registry, services.table
-        now, locality = services.clock(), services.placer.locality
+        registry, telemetry, control = self._registry, self._telemetry, self._control
+        now, table, locality = telemetry.clock(), control.table, self._placer.locality
         prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
         return {
             "v": STATE_VERSION,
-            "router": services.telemetry.router,
+            "router": telemetry.router,
             "epoch": table.epoch,
             "policy": table.policy_in_effect,
             "ready": self._is_ready(),
@@ -125,7 +132,7 @@ class Admin:
             "refused": [
                 {"fit": ref.fit, "digest": ref.digest, "reason": reason} for ref, reason in control.refused
             ],
-            "samples": services.telemetry.joiner.samples,
+            "samples": telemetry.joiner.samples,
             "prefill": [
                 {
                     "name": e.name,
@@ -164,7 +171,7 @@ class Admin:
                 }
                 for address, peer in registry.peers.items()
             ],
-            "counters": services.telemetry.metrics.totals(),
+            "counters": telemetry.metrics.totals(),
         }
 
     async def _siglog(self, request: Request, client: ClientConnection) -> None:
@@ -173,7 +180,7 @@ class Admin:
             headers.append((b"transfer-encoding", b"chunked"))
         client.begin(200, headers, close=request.http10)
         if request.method != "HEAD":
-            async for data in self._services.telemetry.joiner.read():
+            async for data in self._telemetry.joiner.read():
                 await client.writable()
                 client.write(data if request.http10 else b"%x\r\n%b\r\n" % (len(data), data))
             if not request.http10:
