@@ -54,8 +54,11 @@ def balanced_kmeans(
     ----------
     points : ndarray of float32, shape (n_points, n_features)
         Unit rows; at least ``n_clusters`` of them.
+    n_clusters : int
+    rng : numpy.random.Generator
     restarts : int
         Seedings to try; the least inertia wins.
+    max_iter : int
 
     Returns
     -------

@@ -41,6 +41,7 @@ def balanced_halves(n: int, rng: np.random.Generator) -> list[tuple[Rows, Rows]]
     n : int
         Records, oldest first, at least ``GROUPS``. Neighbours stay together where there are many: requests of one client
         come in bursts, and say less than as many requests of different ones.
+    rng : numpy.random.Generator
 
     Returns
     -------

@@ -31,6 +31,7 @@ class Moves:
     costs : ndarray of float64, shape (n_points, n_clusters)
     labels : ndarray of int, shape (n_points,)
         Clusters may hold more than their capacity until :meth:`relieve`.
+    capacity : int
     """
 
     def __init__(self, costs: Doubles, labels: Labels, capacity: int) -> None:

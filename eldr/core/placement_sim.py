@@ -100,6 +100,7 @@ def random_unions(survival: Floats, most: int) -> npt.NDArray[np.float64]:
     ----------
     survival : ndarray of float32, shape (n_requests, n_layers, n_experts)
         See :func:`log_survival`.
+    most : int
 
     Returns
     -------
@@ -136,14 +137,17 @@ def replay(
 
     Parameters
     ----------
+    policy : Policy
     arrivals : ndarray of int, shape (n_arrivals,)
         Index of the request that arrives, more than ``2 * n_workers * batch`` of them.
     survival : ndarray of float32, shape (n_requests, n_layers, n_experts)
         See :func:`log_survival`.
     similarity : ndarray of float32, shape (n_requests, n_workers), optional
         Cosine of each request to each worker's centroid, NaN for a worker without one.
+    n_workers : int
     batch : int
         Mean requests per worker to hold.
+    rng : numpy.random.Generator
 
     Notes
     -----

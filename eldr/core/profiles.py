@@ -83,6 +83,7 @@ class Profiles:
         ----------
         share : ndarray of float32, shape (cells,)
             Its experts, in any unit: only the direction counts.
+        workers : sequence of str
         """
         norm = math.sqrt(share.dot(share))
         if norm <= TINY or not self._seen:
@@ -112,6 +113,7 @@ class Profiles:
             The worker that the prior favours for it, see :meth:`eldr.core.tolls.Tolls.settle`.
         sent : str
             The one that it goes to.
+        share : ndarray of float32
         version : int
             Of the reported tables, see :meth:`table`.
         """

@@ -50,6 +50,7 @@ def unions_by_size(unused: Doubles, most: int) -> Doubles:
     ----------
     unused : ndarray of float64, shape (n_layers, n_experts)
         Chance q that a sequence of the traffic does not use an expert in a step.
+    most : int
 
     Returns
     -------

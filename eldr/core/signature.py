@@ -27,6 +27,7 @@ def check_counts(counts: Counts, name: str = "counts") -> Counts:
     ----------
     counts : ndarray of int or float, shape (n_requests, n_layers, n_experts)
         Hits; finite and not negative.
+    name : str
 
     Raises
     ------

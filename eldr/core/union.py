@@ -206,8 +206,10 @@ class Unions:
         ----------
         request : Request or None
             None: one of the pool's mean.
+        workers : sequence of str
         totals : sequence of int
             Sequences in flight on each.
+        n : int
         """
         inclusion = self._mean if request is None else request.inclusion
         if n > 1:
@@ -273,6 +275,7 @@ class Unions:
 
         Parameters
         ----------
+        router : str
         table : mapping of str to (int, ndarray of float32)
             Sequences and the sum of their log survivals by worker, as :meth:`table` returns them.
         changed : collection of str, optional

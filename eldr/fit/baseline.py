@@ -1,4 +1,7 @@
-"""What a fit expects of traffic like the one that it was made for: live traffic is compared with it later."""
+"""What a fit expects of traffic like its own.
+
+Live traffic is compared with it later.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from eldr.core.similarity_bins import similarity_bin
 
 
 class Baseline(NamedTuple):
-    """Held-out records that have a signature, see :data:`eldr.contract.REPORT_KEY`.
+    """Held-out records with a signature, counted by similarity.
+
+    See :data:`eldr.contract.REPORT_KEY`.
 
     Attributes
     ----------
@@ -39,7 +44,7 @@ class Baseline(NamedTuple):
     def as_json(
         self, saving: Interval | None, batch: float | None, before: Baseline | None = None
     ) -> dict[str, Any]:
-        """Return the object of the report, with what placement is predicted to save against random batches, of what mean size."""
+        """Return the report's object, with the predicted saving."""
         value, low, high = saving or (None, None, None)
         return self.counts | {
             "saving": value,
@@ -51,7 +56,7 @@ class Baseline(NamedTuple):
 
 
 def measure_baseline(similarity: Floats) -> Baseline | None:
-    """Count records by how, and where, they fit best; None where none has a signature.
+    """Count records by how and where they fit best; None without any.
 
     Parameters
     ----------

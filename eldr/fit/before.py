@@ -1,4 +1,7 @@
-"""What traffic was like before the change that a fit is for: it may return, and then the set before serves it better."""
+"""Traffic before the change that a fit is for.
+
+It may return, and then the set before serves it better.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,14 @@ _MOST = 500
 
 
 class Older:
-    """Records as they come; of those from before a time, the ones nearest to another time are put aside as well.
+    """Records as they come, and apart, older ones near a time.
 
     Just before a change was noticed there may have been some of the new traffic already; about when the active set was fitted
     there was what it was fitted for.
 
     Parameters
     ----------
+    records : iterable of Record
     until : float or None
         Unix time; None puts nothing aside.
     near : float

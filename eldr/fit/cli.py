@@ -107,7 +107,9 @@ def log_command(**chosen: Any) -> None:
 )
 @click.option("--seed", type=click.IntRange(0), default=1)
 def job_command(*, fit_name: str, lookback_minutes: float | None, **plain: Any) -> None:
-    """Run one EldrFit inside a cluster: read the routers' logs, write ConfigMap shards and the report.
+    """Run one EldrFit in a cluster.
+
+    It reads the routers' logs, and writes ConfigMap shards and the report.
 
     Reads the bearer token of the routers' admin ports from ELDR_ADMIN_TOKEN.
     """

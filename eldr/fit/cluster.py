@@ -1,4 +1,4 @@
-"""What a fit Job needs of the Kubernetes API, with exactly the permissions of its Role."""
+"""A fit Job's access to the Kubernetes API, within its Role."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Cluster:
 
     Parameters
     ----------
+    namespace : str
     labels : dict of str to str
         Of every object written.
     owner : dict
@@ -66,7 +67,7 @@ class Cluster:
     def create(
         self, name: str, *, data: dict[str, str] | None = None, binary: dict[str, bytes] | None = None
     ) -> None:
-        """Create an immutable ConfigMap; one of the same name and contents is left as it is.
+        """Create an immutable ConfigMap, or keep an equal one.
 
         Raises
         ------

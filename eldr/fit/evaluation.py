@@ -60,7 +60,9 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """Predicted placement on held-out records; shares of active experts, each with its interval.
+    """Predicted placement on held-out records, with intervals.
+
+    Shares of active experts.
 
     Attributes
     ----------
@@ -91,7 +93,7 @@ class Evaluation:
 
     @property
     def active_harms(self) -> bool | None:
-        """Whether the active set costs active experts, significantly; None where there is none."""
+        """Whether the active set significantly costs experts; None without."""
         return None if self.active_reduction is None else self.active_reduction.high < -HARM_MARGIN
 
 
@@ -139,10 +141,15 @@ def evaluate(
 
     Parameters
     ----------
+    samples : Samples
     rows : ndarray of int, shape (n_rows,)
         The held-out records, ascending.
+    centroids : CentroidSet
+    active : CentroidSet or None
     k : int
         Workers.
+    seed : int
+    tau : float
     min_candidates : int
         The band.
 
@@ -215,12 +222,15 @@ def _arrivals(rows: Rows, n: int, rng: np.random.Generator) -> Rows:
 
 
 def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
-    """Measure how often a band leaves one candidate, and the band that would do so in the share ``SINGLE`` of decisions.
+    """Measure how often a band leaves one candidate.
+
+    And the band that would do so in the share ``SINGLE`` of decisions.
 
     Parameters
     ----------
     similarity : ndarray of float32, shape (n_requests, k)
         At least two columns.
+    tau : float
     min_candidates : int
         With 2 or more, no decision has one candidate.
     """
@@ -231,7 +241,10 @@ def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
 
 
 def similarities_to(samples: Samples, rows: Rows, centroids: CentroidSet, k: int) -> Floats:
-    """Return the cosines of some records to the first ``k`` slots, shape (n_rows, k); NaN for slots that the set lacks."""
+    """Return cosines of records to the first ``k`` slots, (n_rows, k).
+
+    NaN for slots that the set lacks.
+    """
     scores = np.full((len(rows), k), np.nan, dtype=np.float32)
     weights, mask, centers = centroids.full_weights(), centroids.layer_mask, centroids.centers[:k].T
     at = 0

@@ -53,12 +53,14 @@ class SignatureForm(NamedTuple):
 
 
 def choose_form(samples: Samples, rows: Rows, rng: np.random.Generator) -> SignatureForm:
-    """Let rho choose between plain counts and counts x idf, and the layers of each.
+    """Choose counts or counts x idf, and their layers, by rho.
 
     Parameters
     ----------
+    samples : Samples
     rows : ndarray of int, shape (n_rows,)
         The records to look at.
+    rng : numpy.random.Generator
     """
     df = sum(document_frequency(samples.prefill[part]) for part in batches(rows))
     assert isinstance(df, np.ndarray)  # noqa: S101 - there is a record
@@ -101,7 +103,10 @@ def _choices(
 
 
 def make_signatures(samples: Samples, rows: Rows, weights: Floats, mask: npt.NDArray[np.bool_]) -> Floats:
-    """Return the unit signatures of some records, shape (n_rows, n_kept * n_experts), with no second copy of them."""
+    """Return unit signatures, shape (n_rows, n_kept * n_experts).
+
+    They are made with no second copy.
+    """
     made = np.empty((len(rows), int(mask.sum()) * weights.shape[1]), dtype=np.float32)
     at = 0
     for part in batches(rows):
@@ -111,6 +116,9 @@ def make_signatures(samples: Samples, rows: Rows, weights: Floats, mask: npt.NDA
 
 
 def batches(rows: Rows) -> Iterator[Rows]:
-    """Yield rows a few at a time: signatures of all of them would be much larger than their counts."""
+    """Yield rows a few at a time.
+
+    Signatures of all of them would be much larger than their counts.
+    """
     for at in range(0, len(rows), _BATCH):
         yield rows[at : at + _BATCH]

@@ -63,7 +63,9 @@ class Job:
 
 
 def run(job: Job, progress: Progress) -> dict[str, Any]:
-    """Fit, write the shards, and last of all the report that makes the run count.
+    """Fit, write the shards, and last the report.
+
+    The report makes the run count.
 
     Returns
     -------

@@ -33,7 +33,10 @@ def run(
     tau: float,
     seed: int,
 ) -> None:
-    """Fit, write the set, print the report: the options of ``eldr fit log``; ClickException if no set can be made."""
+    """Fit, write the set, print the report of ``eldr fit log``.
+
+    ClickException if no set can be made.
+    """
     began = time.perf_counter()
     now = time.time()
     previous = _load_active(active)

@@ -1,4 +1,4 @@
-"""Values of command-line options that name files or numbers; nothing here imports NumPy."""
+"""Options that name files or numbers; imports no NumPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 
 def writable(_: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before the work rather than after it."""
+    """Refuse a file that could not be written, before the work."""
     if path is not None and not path.resolve().parent.is_dir():
         raise click.BadParameter(f"the folder {path.resolve().parent} does not exist", param=parameter)
     return path

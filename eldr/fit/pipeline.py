@@ -94,6 +94,8 @@ def fit(
 
     Parameters
     ----------
+    samples : Samples
+    settings : FitSettings
     now : float
         Unix time, stored in the set.
     active : CentroidSet, optional
@@ -160,7 +162,10 @@ def fit(
 
 
 def split(n: int) -> tuple[Rows, Rows]:
-    """Hold out every second record of the newest half: recent, never fitted on, and enough of them to judge by."""
+    """Hold out every second record of the newest half.
+
+    They are recent, never fitted on, and enough to judge by.
+    """
     held = np.arange(n - n // 2 + 1, n, 2)
     return np.setdiff1d(np.arange(n), held), held
 

@@ -1,4 +1,4 @@
-"""The report of a fit: JSON for machines, text for a terminal, a picture for people."""
+"""The report of a fit: JSON, text for a terminal, a picture."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ def as_json(
     before: Baseline | None = None,
     active: str | None = None,
 ) -> dict[str, Any]:
-    """Return the report object; :data:`eldr.contract.REPORT_KEY` plus the details of the local command.
+    """Return the report object.
+
+    :data:`eldr.contract.REPORT_KEY` plus the details of the local command.
 
     Parameters
     ----------
+    result : FitResult
+    verdict : Verdict
     seconds : float
         That it took.
     before : Baseline, optional
@@ -166,7 +170,7 @@ def _ranges(layers: list[int]) -> str:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw rho by number of layers, the cluster sizes and the predicted active experts."""
+    """Draw rho by layers, cluster sizes and predicted active experts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

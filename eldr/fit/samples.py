@@ -33,7 +33,10 @@ _REMEDIES = {
 
 
 class FitError(Exception):
-    """The fit cannot be made; ``reason`` is CamelCase for conditions, the message names the remedy."""
+    """The fit cannot be made; the message names the remedy.
+
+    ``reason`` is CamelCase, for conditions.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -98,10 +101,15 @@ def reservoir(
     since: float,
     until: float = math.inf,
 ) -> tuple[list[Record], Counter[str]]:
-    """Choose at most ``limit`` usable records uniformly from a stream of any length (Vitter's algorithm R).
+    """Choose at most ``limit`` usable records of a stream, uniformly.
+
+    Vitter's algorithm R.
 
     Parameters
     ----------
+    records : iterable of Record
+    limit : int
+    rng : numpy.random.Generator
     model : str
         Records of other models are left out.
     since : float
@@ -162,7 +170,7 @@ def _in_range(record: Record) -> bool:
 
 
 def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
-    """Turn records into arrays; FitError if there is none, or if they disagree in geometry and have no majority."""
+    """Turn records into arrays; FitError without a common geometry."""
     if not records:
         raise _nothing_left(skipped)
     shapes = Counter((record.n_layers, record.n_experts, record.top_k) for record in records)

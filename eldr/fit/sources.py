@@ -32,7 +32,7 @@ class Counted:
 
 
 def from_directories(directories: list[Path]) -> Iterator[Record]:
-    """Yield the records of log directories; FitError if a directory holds no log."""
+    """Yield records of log directories; FitError if one holds no log."""
     for directory in directories:
         if not segments(directory):
             raise FitError("NoLog", f"{directory}: holds no signature log (*.siglog)")
@@ -40,7 +40,7 @@ def from_directories(directories: list[Path]) -> Iterator[Record]:
 
 
 class Trust(NamedTuple):
-    """Whom to trust at admin ports, and the name that their certificates are for."""
+    """Whom to trust at admin ports, and their certificates' name."""
 
     context: ssl.SSLContext
     name: str
@@ -57,6 +57,7 @@ def from_routers(
     ----------
     urls : list of str
         Base URLs of admin ports.
+    token : str
     report : dict of str to str
         Filled with the reason for each URL left out, or read only in part.
     trust : Trust, optional

@@ -22,7 +22,9 @@ class Verdict(NamedTuple):
 
 
 def judge(result: FitResult) -> Verdict:
-    """Accept a set that saves active experts on held-out records significantly: more than the active one, and than JSQ.
+    """Accept a set that significantly saves experts on held-out records.
+
+    More than the active set, and more than JSQ.
 
     Notes
     -----

@@ -1,1 +1,4 @@
-"""The data plane: an OpenAI-compatible router that places every request after its prefill."""
+"""The data plane: it places every request after its prefill.
+
+It speaks OpenAI's and Anthropic's APIs.
+"""

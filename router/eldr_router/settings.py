@@ -108,7 +108,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_peers(urls: Iterable[str]) -> tuple[list[tuple[str, int]], dict[tuple[str, int], str]]:
-    """Return the addresses of other routers' admin ports, and by address the name on the certificate of those by https."""
+    """Return other routers' admin addresses, and names of TLS ones."""
     addresses, names = [], {}
     for url in urls:
         is_secure = url.lower().startswith("https://")
@@ -120,7 +120,7 @@ def parse_peers(urls: Iterable[str]) -> tuple[list[tuple[str, int]], dict[tuple[
 
 
 def parse_url(name: str, url: object, port: int) -> tuple[str, int]:
-    """Return host and port of ``http://host[:port]``; SettingsError names the field and the value."""
+    """Return host and port of a URL; SettingsError names the field."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         if parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and not parts.query:

@@ -57,6 +57,7 @@ def is_aborted(body: bytes, is_cut: Callable[[dict[str, Any]], bool], hint: byte
 
     Parameters
     ----------
+    body : bytes
     is_cut : callable
         Returns it of a parsed answer.
     hint : bytes

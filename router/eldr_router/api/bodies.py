@@ -111,6 +111,8 @@ def parse(raw: bytes, path: str = COMPLETIONS, max_body: int = MAX_BODY) -> Pars
 
     Parameters
     ----------
+    raw : bytes
+    path : str
     max_body : int
         Bytes that a body may have; the more, the longer one may take here.
 
@@ -216,6 +218,7 @@ def decode_body(
 
     Parameters
     ----------
+    body : Parsed
     kv : dict or None
         What the prefill engine handed over.
     pull_before : float, optional

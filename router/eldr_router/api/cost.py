@@ -30,6 +30,7 @@ def check(raw: bytes, max_body: int) -> int | None:
 
     Parameters
     ----------
+    raw : bytes
     max_body : int
         Bytes that a body may have; a longer one never comes here.
 

@@ -22,6 +22,7 @@ class Guard:
 
     Parameters
     ----------
+    handler : Handler
     keys : callable
         Returns SHA-256 digests of the keys now, or None where none is asked for.
     refused : callable

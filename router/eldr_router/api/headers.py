@@ -79,6 +79,7 @@ def to_client(head: ResponseHead, *, complete: bool, chunked: bool, endpoint: st
 
     Parameters
     ----------
+    head : ResponseHead
     complete : bool
         The body was read and gets a new length.
     chunked : bool

@@ -65,6 +65,7 @@ class Relay:
 
         Parameters
         ----------
+        message : str
         done : sequence of bytes
             How the last event of such a stream begins, one of them.
         named : bool

@@ -73,6 +73,7 @@ class Lease:
 
     Parameters
     ----------
+    endpoint : Endpoint
     sequences : int
         How many sequences the request runs: that is what an engine has room for.
     stay : Stay, optional

@@ -43,6 +43,8 @@ def lightest(prefill: Sequence[Load], decode: Sequence[Load], turn: int) -> Grou
 
     Parameters
     ----------
+    prefill : sequence of Load
+    decode : sequence of Load
     turn : int
         Rotates ties.
     """

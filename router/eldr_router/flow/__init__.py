@@ -1,1 +1,1 @@
-"""A request on its way: its state machine, the two legs of a completion, and who waits for room."""
+"""The flow of a request: its state machine, legs and queue."""

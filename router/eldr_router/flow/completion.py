@@ -1,4 +1,4 @@
-"""A completion request on its way: carries out what its state machine says, and reports what becomes of it.
+"""A completion request: carries out what its state machine says.
 
 Decisions are :mod:`eldr_router.flow.request`'s alone. Everything here happens in callbacks of connections: there is no
 task and no future to a request, and one owner of its response.
@@ -64,7 +64,7 @@ class Completion:
 
     @classmethod
     def serve(cls, services: Services, request: Request, client: ClientConnection) -> None:
-        """Serve one request; whatever happens, it is counted and its client answered."""
+        """Serve one request; it is counted and answered in any case."""
         flow = cls(services, request, client)
         try:
             flow._begin()
@@ -176,7 +176,7 @@ class Completion:
             self._leg.resume()
 
     def tick(self, now: float) -> None:
-        """Let a lease run out while the engine is silent, or while there is no room."""
+        """Take the time: a lease ends though the engine is silent."""
         if self._state.phase is Phase.WAIT:
             if now > self._state.expires:
                 self.look()

@@ -1,4 +1,4 @@
-"""A request's second leg: a decode engine's answer, read so far that it is safe to begin, then passed on."""
+"""The second leg: a decode engine's answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ _MAX_HELD = 1 << 20
 
 
 class DecodeLeg(Leg):
-    """The second leg: read so far that it is safe to begin the client's response, then passed on byte for byte.
+    """The second leg: read until it is safe to begin, then passed on.
 
     Parameters
     ----------
+    flow : Flow
+    pool : Pool
+    endpoint : Endpoint
+    lease : Lease
     dechunk : bool
         The client knows no chunks.
     api : Api
@@ -124,7 +128,7 @@ class DecodeLeg(Leg):
             self._look(parts)
 
     def begin(self) -> bytes:
-        """Return what has come so far; from now on bytes go straight to the client."""
+        """Return what has come; from now on bytes go to the client."""
         self._begun = True
         pending, self._pending = b"".join(self._pending), []
         if not self._dechunk:

@@ -1,4 +1,4 @@
-"""Prefill results that no decode engine will use: their blocks are pinned for the rest of their lease unless they are freed.
+"""Frees prefill results that no decode engine will use.
 
 vLLM has no call for that. But when a decode engine rejects a request that names a result, it has the prefill engine free
 the result at once. So a request is sent that every engine rejects: it takes no place and no compute, on a full engine too.
@@ -29,6 +29,7 @@ def free_result(services: Services, headers: Headers, kv: dict[str, Any], key: s
 
     Parameters
     ----------
+    services : Services
     headers : list of (bytes, bytes)
         As engines get them.
     kv : dict

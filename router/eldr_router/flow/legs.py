@@ -1,4 +1,7 @@
-"""A leg of a request, and its first: what an engine's response means, as events of the request."""
+"""A leg of a request, and the first leg.
+
+They turn an engine's response into events of the request.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ class Flow(Protocol):
     def prefilled(
         self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
     ) -> None:
-        """Take what a prefill engine handed over, the tokens of the prompt, 0 if it does not report them, and the model that it names."""
+        """Take a prefill's result.
+
+        What it handed over, the tokens of the prompt (0 if it does not report them), and the model that it names.
+        """
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -43,6 +49,9 @@ class Leg:
 
     Parameters
     ----------
+    flow : Flow
+    pool : Pool
+    endpoint : Endpoint
     lease : Lease
         Given back by :meth:`leave`.
     """
@@ -108,7 +117,10 @@ class Leg:
         self._connection.send(self, parts, patience)
 
     def leave(self) -> None:
-        """End the leg; a response that is not over is dropped, and with it the request at the engine."""
+        """End the leg; a response that is not over is dropped.
+
+        With it goes the request at the engine.
+        """
         self._left = True
         self._lease.release()
         if self._dial is not None:

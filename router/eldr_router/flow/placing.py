@@ -1,4 +1,7 @@
-"""Where a request goes: whose engines may exchange its KV, and away from engines that failed it before if others have room."""
+"""Engines for a request: those that may exchange its KV.
+
+Engines that failed it are avoided while others have room.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ Place = Callable[[Collection[Endpoint]], Placement]
 
 
 def split_over(registry: Registry, limit: int) -> tuple[str, str | None]:
-    """Return the key of the engines that a request is to be split over, and why it goes whole after all, None if it does not."""
+    """Return the key of the engines to split over, and why not.
+
+    The reason is None if the request is split.
+    """
     if not registry.endpoints(ROLE_PREFILL):
         return "", "no_prefill"
     group = registry.group(limit)
@@ -33,8 +39,10 @@ def place_away(
 
     Parameters
     ----------
+    place : Place
     action : Decode
         Which engines refused it, or failed it.
+    registry : Registry
     key : str
         Of the engine whose KV it brings.
     failures : tuple of Failure

@@ -1,4 +1,4 @@
-"""Requests that wait for room on a decode engine, in the order of their arrival.
+"""Requests that wait for room, in the order of their arrival.
 
 Those whose prefill result found every engine full come first, and look again as soon as there is room. All others wait before anything is
 spent on them; each gets its place reserved in the step that looks for it. No request overtakes: one free place is enough for any request.
@@ -44,6 +44,9 @@ class Queue:
 
     Parameters
     ----------
+    loop : AbstractEventLoop
+    registry : Registry
+    metrics : Metrics
     limit : callable
         Returns ``max_in_flight``.
     bounds : callable
@@ -72,7 +75,10 @@ class Queue:
         registry.on_room = self.wake
 
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
-        """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
+        """Reserve room, or let the request wait and return None.
+
+        RouterError as of :meth:`Registry.admit`.
+        """
         limit, full = self._limit(), None
         self._look()
         if not self._entries:

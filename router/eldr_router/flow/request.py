@@ -1,4 +1,4 @@
-"""One request as a state machine: what happens next, whatever an engine or the client does. Pure.
+"""One request as a state machine. Pure.
 
 ``step(state, event)`` returns the next state and what to do. The rule that the table serves above all: **a prefill result
 is used once.** It may be sent to a second decode engine only if the first refused the connection, or declined the request before it
@@ -78,7 +78,9 @@ _NEW, _PREFILL, _DECODE, _WAIT, _ANSWER, _OVER = Phase  # an enum's attributes c
 
 
 def step(state: State, event: Event) -> Step:
-    """Return the next state and what to do; an event that means nothing in a phase changes nothing.
+    """Return the next state and what to do.
+
+    An event that means nothing in a phase changes nothing.
 
     Returns
     -------

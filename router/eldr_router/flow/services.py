@@ -69,7 +69,7 @@ class Services:
         self.queue.wake()
 
     def tick(self) -> None:
-        """Let time pass for requests that wait, within a lease or for room. Called several times a second."""
+        """Take the time for requests that wait, several times a second."""
         self.queue.wake()
         now = self.clock()
         for waiting in tuple(self.waiting):

@@ -1,4 +1,4 @@
-"""The words of a request's state machine: its state, what can happen, what is to be done. See :mod:`.request`."""
+"""State, events and actions of :mod:`.request`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Refused(Struct, frozen=True):
 
 
 class Declined(Struct, frozen=True):
-    """A decode engine is full, and says that it has read nothing of the request."""
+    """A decode engine is full, and has read nothing of the request."""
 
     engine: Engine
 
@@ -108,7 +108,10 @@ class Connected(Struct, frozen=True):
 
 
 class Prefilled(Struct, frozen=True):
-    """A prefill engine answered; ``expires`` is infinite and ``kv`` false where it handed nothing over."""
+    """A prefill engine answered.
+
+    ``expires`` is infinite and ``kv`` false where it handed nothing over.
+    """
 
     engine: Engine
     kv: bool
@@ -116,7 +119,10 @@ class Prefilled(Struct, frozen=True):
 
 
 class PullConfirmed(Struct, frozen=True):
-    """A decode engine said something that comes after its pull; ``guards``: it keeps the deadlines of pulls."""
+    """A decode engine said something that comes after its pull.
+
+    ``guards``: it keeps the deadlines of pulls.
+    """
 
     engine: Engine
     at: float
@@ -124,7 +130,10 @@ class PullConfirmed(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True):
-    """What a decode engine said is worth the beginning of a response; ``guards`` as in :class:`PullConfirmed`."""
+    """A decode engine said enough to begin a response.
+
+    ``guards`` as in :class:`PullConfirmed`.
+    """
 
     engine: Engine
     at: float
@@ -169,7 +178,10 @@ class Again(Struct, frozen=True):
 
 
 class NoEndpoint(Struct, frozen=True):
-    """No engine is left for the leg that was asked for; ``may_wait``: one that is full may have a place at any moment."""
+    """No engine is left for the leg that was asked for.
+
+    ``may_wait``: a full one may have room at any moment.
+    """
 
     status: int
     message: str
@@ -178,7 +190,10 @@ class NoEndpoint(Struct, frozen=True):
 
 
 class Unpaired(Struct, frozen=True):
-    """No decode engine that may have the result's blocks has room; another one may do the whole request."""
+    """No decode engine that may have the result's blocks has room.
+
+    Another one may do the whole request.
+    """
 
 
 class ClientDisconnected(Struct, frozen=True):
@@ -208,14 +223,20 @@ Event = (
 
 
 class Prefill(Struct, frozen=True):
-    """Send the prompt to a prefill engine: none of ``refused``, rather none of ``broken``."""
+    """Send the prompt to a prefill engine.
+
+    To none of ``refused``, and rather to none of ``broken``.
+    """
 
     refused: frozenset[Engine]
     broken: frozenset[Engine]
 
 
 class Decode(Struct, frozen=True):
-    """Place the request on a decode engine, and connect; with the result's blocks if ``kv``."""
+    """Place the request on a decode engine, and connect.
+
+    With the result's blocks if ``kv``.
+    """
 
     kv: bool
     refused: frozenset[Engine]
@@ -227,13 +248,16 @@ class Wait(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Send the request over the connection to the decode engine; with ``kv`` the result is used up."""
+    """Send the request over the connection to the decode engine.
+
+    With ``kv`` the result is used up.
+    """
 
     kv: bool
 
 
 class Leave(Struct, frozen=True):
-    """End the leg: give its load back, drop its connection if the exchange is not over."""
+    """End the leg: release its load, drop an unfinished connection."""
 
 
 class Eject(Struct, frozen=True):
@@ -243,7 +267,10 @@ class Eject(Struct, frozen=True):
 
 
 class RecordFailure(Struct, frozen=True):
-    """Count a failure against an engine; ``source`` is the other end of its pull, which may be at fault instead."""
+    """Count a failure against an engine.
+
+    ``source`` is the other end of its pull, which may be at fault instead.
+    """
 
     engine: Engine
     source: Engine = None
@@ -264,15 +291,21 @@ class RecordSuccess(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """Begin the response with what there is; from now on bytes go straight to the client."""
+    """Begin the response.
+
+    From now on bytes go straight to the client.
+    """
 
 
 class Keep(Struct, frozen=True):
-    """Keep the engine's own answer, of the leg that is left next: it is passed on if there is no better one."""
+    """Keep the engine's own answer, of the leg that is left next.
+
+    The client gets it if there is no better one.
+    """
 
 
 class PassOn(Struct, frozen=True):
-    """Give the client the engine's own answer; the one that was kept, if ``kept``."""
+    """Give the client the engine's own answer, or the kept one."""
 
     kept: bool = False
 
@@ -290,14 +323,17 @@ class End(Struct, frozen=True):
 
 
 class EndBroken(Struct, frozen=True):
-    """End a response that broke: by an error event where the client can take one, else by a cut."""
+    """End a response that broke, by an error event or by a cut."""
 
     cause: str
     message: str
 
 
 class Free(Struct, frozen=True):
-    """Have the result's blocks freed: no engine will read them, and they are pinned for the rest of their lease."""
+    """Have the result's blocks freed: no engine will read them.
+
+    Else they are pinned for the rest of their lease.
+    """
 
 
 Action = (

@@ -28,6 +28,7 @@ class Surface:
 
     Parameters
     ----------
+    services : Services
     is_ready : callable
         Whether new requests should come here.
     """

@@ -1,4 +1,4 @@
-"""Failures that a client sees, as JSON in OpenAI's style and in Anthropic's."""
+"""Errors for clients, as JSON in OpenAI's and Anthropic's style."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ class RouterError(Exception):
 
     Parameters
     ----------
+    status : int
     message : str
         What is wrong, with the value and the remedy.
     code : str
@@ -47,7 +48,7 @@ class RouterError(Exception):
         self.challenge = challenge
 
     def answer(self) -> tuple[Headers, bytes]:
-        """Return the headers and the body of the response, but for what its connection adds."""
+        """Return headers and body, but for what the connection adds."""
         headers = [JSON]
         if self.retry_after is not None:
             headers.append((b"retry-after", b"%d" % self.retry_after))
@@ -59,7 +60,10 @@ class RouterError(Exception):
 
 
 def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:
-    """Return an error object: OpenAI's, and the ``type`` beside it that makes it Anthropic's as well."""
+    """Return an error object in both styles.
+
+    The ``type`` beside OpenAI's object makes it Anthropic's as well.
+    """
     kind = "invalid_request_error" if status < 500 and status != 429 else "router_error"
     error = {"message": message, "type": kind, "param": param, "code": code}
     return orjson.dumps({"type": "error", "error": error})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class FirstEvent:
-    """Finds the data of the first server-sent event that counts; comments and events without data are none.
+    """Finds the data of the first server-sent event that counts.
 
     Parameters
     ----------
@@ -28,7 +28,10 @@ class FirstEvent:
         self.data: bytes | None = None
 
     def feed(self, payload: bytes) -> bool:
-        """Take decoded bytes; True as soon as ``data`` is known or given up (None)."""
+        """Take bytes; True as soon as ``data`` is known or given up.
+
+        Given up: None.
+        """
         if self.decided:
             return True
         payload = payload[: self._limit - self._seen]

@@ -13,7 +13,7 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
 class FramingError(ValueError):
-    """An engine's response breaks HTTP; its connection cannot be used any longer."""
+    """A response breaks HTTP; its connection is of no more use."""
 
 
 class Tracker(Protocol):
@@ -28,6 +28,7 @@ class Tracker(Protocol):
 
         Parameters
         ----------
+        data : bytes
         payload : list of bytes, optional
             Decoded body parts are appended to it.
 

@@ -1,4 +1,4 @@
-"""Heads of messages: parse an engine's response, write responses and requests. Pure."""
+"""Heads of messages, parsed and written. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class ResponseHead(NamedTuple):
 
 
 def parse_head(block: bytes) -> ResponseHead:
-    """Parse a response head without its final blank line; FramingError if the head breaks HTTP or its framing is ambiguous."""
+    """Parse a response head without its final blank line.
+
+    FramingError if it breaks HTTP or its framing is ambiguous.
+    """
     match = _HEAD.fullmatch(block)
     if match is None:
         raise FramingError(f"not a response head: {block[:200]!r}")
@@ -122,7 +125,10 @@ def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> Headers:
-    """Return the headers that travel on: neither hop-by-hop, nor named by Connection, nor in ``drop``."""
+    """Return the end-to-end headers that are not in ``drop``.
+
+    Hop-by-hop headers and those that Connection names are none.
+    """
     kept = [header for header in headers if header[0] not in HOP_BY_HOP and header[0] not in drop]
     for name, value in headers:
         if name == b"connection":

@@ -1,4 +1,7 @@
-"""Requests out of a client's bytes: framing checks and limits, no I/O. Any cut of the bytes gives the same requests."""
+"""Requests out of a client's bytes, checked and limited. Pure.
+
+Any cut of the bytes gives the same requests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ MAX_HEADERS = 128
 
 
 class Budget:
-    """Memory for all bodies of a port: requests, those that are still arriving included, and answers not read.
+    """Memory for all bodies of a port.
+
+    Requests, those that are still arriving included, and answers not read.
 
     Parameters
     ----------
@@ -45,7 +50,7 @@ class Budget:
         return True
 
     def owe(self, size: int) -> None:
-        """Take bytes that are in memory already, whether they are left or not: then others get none."""
+        """Take bytes that are in memory, whether any are left or not."""
         self.held += size
 
     def give(self, size: int) -> None:

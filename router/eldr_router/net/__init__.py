@@ -1,1 +1,1 @@
-"""Connections: from clients (inbound), to engines and other routers (outbound)."""
+"""Connections: from clients, and to engines and routers."""

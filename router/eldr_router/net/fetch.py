@@ -1,4 +1,4 @@
-"""One request and its whole answer: for everything that is not streamed to a client."""
+"""One request and its whole answer, not streamed to a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients that have not agreed on TLS yet: each holds a descriptor, so it counts, and is cut where there are too many."""
+"""Clients in their TLS handshake.
+
+Each holds a descriptor, so it counts, and is cut where there are too many.
+"""
 
 from __future__ import annotations
 

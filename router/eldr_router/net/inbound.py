@@ -1,4 +1,4 @@
-r"""Client connections: one response at a time, keep-alive, back pressure, disconnects.
+r"""Client connections.
 
 A connection is an explicit state machine::
 
@@ -96,7 +96,7 @@ class Server:
         return ClientConnection(self)
 
     def sweep(self) -> None:
-        """Look after connections that wait: for a request, its rest, or a client that may be gone."""
+        """Look after connections that wait."""
         now, short = self.loop.time(), self.budget.fell_short
         self.budget.fell_short = False
         for connection in tuple(self.connections):
@@ -221,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
     # what handlers do
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Answer the request by a coroutine; it is cancelled when the client leaves."""
+        """Answer the request by a coroutine, cancelled if the client leaves."""
         self.attach(TaskWork(self, coroutine))
 
     def attach(self, work: Work) -> None:
@@ -311,7 +311,7 @@ class ClientConnection(asyncio.Protocol):
         self.respond(error.status, [*own, *headers], body)
 
     def fail(self) -> None:
-        """Answer for a bug of the router; to be called where its exception is handled."""
+        """Answer for a bug, where its exception is handled."""
         log.exception("a request failed inside the router")  # noqa: LOG004 - callers handle an exception
         self.respond_error(RouterError(500, "internal error of the router", "internal"))
 
@@ -319,13 +319,13 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is in progress or arriving, or an answer has not gone out yet."""
+        """Whether a request is in progress, or an answer not sent yet."""
         if self.state in (_RECEIVING, _WORKING, _RESPONDING):
             return True
         return self.state is not _CLOSED and self._transport.get_write_buffer_size() > 0
 
     def sweep(self, now: float, *, short: bool) -> None:
-        """Close the connection if it has waited too long; find out whether a silent client is still there.
+        """Close the connection if it waited too long; probe silent clients.
 
         Where memory is ``short``, uploads that take long give theirs back.
         """

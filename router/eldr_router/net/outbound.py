@@ -1,4 +1,4 @@
-r"""One connection to an engine or another router: one exchange at a time, framed exactly.
+r"""One connection to an engine or another router.
 
 The connection is an explicit state machine::
 
@@ -32,10 +32,11 @@ _NO_BODY = LengthBody(0)
 
 
 class ConnectError(Exception):
-    """The other side did not accept a connection: it cannot have seen the request.
+    """The other side accepted no connection, and saw no request.
 
     Parameters
     ----------
+    message : str
     own : bool
         This process could not even ask: it lacks descriptors or memory. That says nothing about the other side.
     distrust : str
@@ -49,7 +50,10 @@ class ConnectError(Exception):
 
 
 class BrokenError(Exception):
-    """An exchange failed after the request may have been seen; ``cause`` is a bounded metric label."""
+    """An exchange failed after the request may have been seen.
+
+    ``cause`` is a bounded metric label.
+    """
 
     def __init__(self, cause: str, message: str) -> None:
         super().__init__(message)
@@ -84,7 +88,7 @@ class Receiver(Protocol):
         """Take the head."""
 
     def on_body(self, data: bytes, boundary: int) -> None:
-        """Take bytes of the body as they came; up to ``boundary`` they are whole units of its framing."""
+        """Take bytes of the body; up to ``boundary`` they are whole units."""
 
     def on_end(self) -> None:
         """End the response. The connection is no longer this receiver's."""
@@ -140,7 +144,7 @@ class EngineConnection(asyncio.Protocol):
     # what the transport reports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Switch on TCP keep-alive, which finds dead hosts behind silent responses."""
+        """Switch on TCP keep-alive, which finds dead hosts."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         raw: socket.socket | None = self._transport.get_extra_info("socket")
         if raw is not None:
@@ -189,7 +193,7 @@ class EngineConnection(asyncio.Protocol):
         return self.state is _IDLE and not self._transport.is_closing()
 
     def take(self) -> bool:
-        """Take the connection out of its rest; False if it cannot be used any longer."""
+        """Take the connection out of its rest; False if it is of no use."""
         self._reused = True
         return self.is_open
 
@@ -249,7 +253,7 @@ class EngineConnection(asyncio.Protocol):
             self._break("timeout", f"it was silent for {self._patience:g} s")
 
     def abandon(self, patience: float) -> None:
-        """End what has been silent for so long, unless its client is who does not read: no receiver is left there."""
+        """End an exchange that was silent for so long, but for slow clients."""
         if self._quiet > patience and not self._paused:
             self._break("timeout", f"it accepts no connections, and was silent for {patience:g} s")
 

@@ -22,6 +22,7 @@ class Pool:
 
     Parameters
     ----------
+    loop : AbstractEventLoop
     connect_timeout : float
         Seconds.
     trust : callable
@@ -63,7 +64,7 @@ class Pool:
         return None
 
     async def dial(self, address: Address) -> EngineConnection:
-        """Return a new connection; ConnectError if the other side does not accept it in time."""
+        """Return a new connection; ConnectError if none is made in time."""
         host, port = address
         name, trust = self.names.get(address), self._trusted(address)
         try:

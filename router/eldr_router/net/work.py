@@ -1,4 +1,4 @@
-"""What answers a request on a client connection: anything that is notified of the client, or a coroutine."""
+"""What answers a request on a client connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answerer(Protocol):
 
 
 class TaskWork:
-    """A coroutine as the work of a request; it is cancelled when the client leaves."""
+    """A coroutine as work; it is cancelled when the client leaves."""
 
     def __init__(self, connection: Answerer, coroutine: Coroutine[Any, Any, None]) -> None:
         self._connection = connection

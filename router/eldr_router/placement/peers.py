@@ -33,6 +33,7 @@ class Peers:
         The name of this router.
     registry : Registry
         Knows who the others are.
+    pool : Pool
     locality : Locality
         Takes what they report.
     clock : callable

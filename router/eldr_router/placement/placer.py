@@ -51,6 +51,7 @@ class Placer:
 
     Parameters
     ----------
+    registry : Registry
     rng : numpy.random.Generator
         For the policies that draw.
 

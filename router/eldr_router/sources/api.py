@@ -27,6 +27,7 @@ class ApiError(Exception):
     ----------
     status : int
         HTTP status, or the code of an ERROR event.
+    message : str
     retry_after : float
         Seconds that the server asks to be left alone.
     """

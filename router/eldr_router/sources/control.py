@@ -53,8 +53,12 @@ class Control:
 
     Parameters
     ----------
+    registry : Registry
+    pool : Pool
+    locality : Locality
     affinity : PrefixAffinity
         It forgets prefill engines that are gone.
+    metrics : Metrics
     clock : callable
         Monotonic seconds.
     use : callable

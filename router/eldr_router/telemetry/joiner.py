@@ -1,4 +1,4 @@
-"""Sampled requests for the fit: joined with what the decode engine activated, written to the signature log."""
+"""Sampled requests, joined with activations, in the signature log."""
 
 from __future__ import annotations
 
@@ -66,6 +66,9 @@ class Joiner:
     ----------
     signature_log : SignatureLog or None
         None: nothing is kept.
+    pool : Pool
+    registry : Registry
+    metrics : Metrics
     router : str
         This router's id; only its own requests are asked for.
     wall : callable
@@ -131,7 +134,7 @@ class Joiner:
             await self.step()
 
     async def step(self) -> None:
-        """Poll the engines that owe activations, then write what is complete or too old."""
+        """Poll engines for activations, and write what is complete or old."""
         if not self._pending:
             return
         known = self._registry.endpoints(ROLE_DECODE)
@@ -235,7 +238,7 @@ class Joiner:
         return len(target)
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield every retained frame, oldest first; pieces may cut frames, the whole does not."""
+        """Yield every retained frame, oldest first, in any pieces."""
         if self._log is None:
             return
         loop = self._pool.loop

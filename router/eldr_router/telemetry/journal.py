@@ -1,4 +1,6 @@
-"""What requests leave behind: one structured line for every failure and every chain of retries, on wish one for each.
+"""The journal: a line for each failure and each chain of retries.
+
+On wish a line for each request.
 
 A line is ``request`` and a JSON object: ids, engines tried, causes, what the client saw. Never a word of a prompt.
 """

@@ -1,4 +1,7 @@
-"""Prometheus metrics. Labels are bounded; those of an engine go when the engine goes."""
+"""Prometheus metrics, with bounded labels.
+
+Those of an engine go when the engine goes.
+"""
 
 from __future__ import annotations
 

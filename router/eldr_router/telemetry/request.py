@@ -1,4 +1,4 @@
-"""What one request leaves behind: it observes the request until its end, and changes nothing."""
+"""Telemetry of a request: it observes, and changes nothing."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class RequestTelemetry:
             self._trace.end(self._telemetry.clock(), failures)
 
     def on_prefill_result(self, signature: Signature, at: float, prompt: int) -> None:
-        """Record a prefill result, and the prompt's tokens, 0 if they are not known."""
+        """Record a prefill result and the prompt's tokens, 0 if unknown."""
         self.signature = signature
         self._prefill_seconds = at - self._started
         self._telemetry.metrics.prefill(self._prefill_seconds)
@@ -139,7 +139,7 @@ class RequestTelemetry:
             self._trace.note({"eldr.signature": signature.quality})
 
     def on_placement(self, placement: Placement, since: float) -> None:
-        """Record a decision that was begun at ``since``; its engine is asked from now on."""
+        """Record a placement that began at ``since``, and a leg's start."""
         self.placement = placement
         if self._trace is not None:
             self._trace.add(
@@ -167,14 +167,14 @@ class RequestTelemetry:
             )
 
     def on_response_end(self, end: bytes) -> None:
-        """Record that the response is complete; a trace reads its tokens from its ``end``."""
+        """Record the end of a response; a trace reads tokens from ``end``."""
         self.outcome = "ok"
         if self._trace is not None:
             usage = usage_of(end)
             self._usage = Usage(usage.input or self._usage.input, usage.output)
 
     def on_end(self, failures: tuple[Failure, ...], broken: Collection[Endpoint]) -> None:
-        """Count the request, and leave a line and a log record behind where they are due.
+        """Count the request; write its line and its log record.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Spans of a request: the request itself, and its prefills, decisions and decodes.
+"""Spans of a request and of its legs.
 
 An engine continues the span of its leg. A leg ends when the next one begins or the request is over, with the time it had: only then is
 it known whether the request failed with it.
@@ -49,7 +49,7 @@ class Tracing:
         return Trace(self, request, operation, now, wall)
 
     async def close(self) -> None:
-        """Send what is left, within a few seconds; a receiver that hangs delays the end no longer."""
+        """Send what is left, within a few seconds."""
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def shut_down() -> None:
@@ -67,6 +67,7 @@ class Trace:
 
     Parameters
     ----------
+    tracing : Tracing
     request : Request
         Its headers lose what they say of a trace: engines get it by :attr:`headers`.
     operation : str
@@ -156,6 +157,8 @@ class Trace:
         ----------
         name : str
             Of the request's span.
+        now : float
+        attributes : Attributes
         error : (str, str) or None
             Why the request failed, as a word and as a sentence. The last leg failed with it.
         """

@@ -1,4 +1,4 @@
-"""Counts on the token path: plain numbers that are read when metrics are scraped.
+"""Counts on the token path, read when metrics are scraped.
 
 A labelled child and a histogram of the Prometheus client cost microseconds each, several times a request.
 """
@@ -20,6 +20,7 @@ class Count(Collector):
     ----------
     name, text : str
         As in Prometheus, without ``_total``.
+    labels : sequence of str
     """
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
@@ -60,6 +61,8 @@ class Spread(Collector):
 
     Parameters
     ----------
+    name : str
+    text : str
     bounds : sequence of float
         Upper bounds of the buckets, ascending.
     """

@@ -1,4 +1,6 @@
-"""Whether traces are wanted, and what makes them: OpenTelemetry's SDK, as its variables say. It is imported only then.
+"""Tracing, as OpenTelemetry's variables say.
+
+The SDK is imported only where traces are wanted.
 
 Nothing here may keep a router from serving: what is wrong with a variable is logged, and there are no traces.
 """
@@ -27,7 +29,7 @@ _OF_CLIENTS = ("opentelemetry.baggage", "opentelemetry.propagators", "openteleme
 
 
 class TracingError(ValueError):
-    """Variables that ask for what is not there; the message names the variable, its value and the remedy."""
+    """Invalid variables; the message names the value and the remedy."""
 
 
 def wanted(environ: Mapping[str, str]) -> list[str]:

@@ -103,3 +103,19 @@ def test_names_docstrings_and_comments_use_the_fields_words(prose, tmp_path):
     path.write_text('"""What engines told."""\nfound_ = 1\nfounder = told = 2  # as heard\n')
     places = [fault.removeprefix(f"{path}:").split(":")[:2] for fault in prose.own_words(path)]
     assert places == [["1", " 'told'"], ["2", " 'found'"], ["3", " 'told'"], ["3", " 'heard'"]]
+
+
+def test_public_docstrings_are_complete(prose, tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        f'"""{"x" * 73}"""\n\n\n'
+        "class Thing:\n"
+        '    """One.\n\n    Parameters\n    ----------\n    first, second : int\n        How many.\n\n    Notes\n    -----\n    third : no\n    """\n\n'
+        "    def __init__(self, first, second, *, third): ...\n\n"
+        f'    def _private(self, other):\n        """{"x" * 73}"""\n'
+    )
+    faults = [fault.removeprefix(f"{path}:") for fault in prose.docstrings(path)]
+    assert faults == [
+        "1: the first line of the docstring has more than 72 characters: say the rest below",
+        "4: Parameters lacks third",
+    ]
