@@ -1,1 +1,0 @@
-"""How the small model of `hack/tiny_moe` was trained."""
