@@ -21,7 +21,7 @@ from tests.engine.halves import REMOTE
 from tests.engine.stepping import Stepped
 
 KERNELS = 3
-"""Of an exchange; what docs/evidence/ranks.md charges for it."""
+"""Of an exchange; docs/benchmarks/studies.md: 25 to 55 us a layer."""
 EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
 ON_GPU = in_triton()
 SUM = "sum over the ranks"

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from eldr_bench.machine import ROOT, revision
-from eldr_lab.evidence import balance_results, balance_study, cells, figures, grid, real, routing, strengths
+from eldr_lab.evidence import cells, figures, grid, real, routing, strengths
 from eldr_lab.evidence.document import FIRST, FOLDER, Beside, pages
 from eldr_lab.evidence.results import Results
 from eldr_lab.evidence.running import Plan, run
@@ -25,7 +25,7 @@ FRESH = 6
 
 def beside() -> Beside:
     """Return what was measured elsewhere, as far as it was."""
-    return Beside(real.changes(), real.read(), routing.read(), balance_results.read(), strengths.read())
+    return Beside(real.changes(), real.read(), routing.read(), strengths.read())
 
 
 def write(results: Results, out: Path) -> Path:
@@ -97,7 +97,6 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
     if not smoke:
         RUNS.parent.mkdir(exist_ok=True)
         RUNS.write_bytes(pickle.dumps(results))
-        balance_study.write(balance_study.FIGURES)
     click.echo(f"written: {write(results, out)}")
 
 

@@ -71,8 +71,6 @@ class Cell:
         Share of every prompt that is found in their prefix caches.
     counted : bool
         Whether routers learn the experts of what was found.
-    spread : bool
-        Whether the hot experts of each engine's cluster are dealt out to its ranks.
     routers : int
         That take requests in turn.
     lag : float
@@ -95,7 +93,6 @@ class Cell:
     prefilled: bool = False
     cached: float = 0.0
     counted: bool = True
-    spread: bool = False
     routers: int = 1
     lag: float = 0.25
     layers: int | None = None

@@ -53,7 +53,6 @@ def claims(results: Results) -> list[Claim]:
         *_moved(results),
         *_first_tokens(results),
         *_prefix(results),
-        *_ranks(results),
         *_steps(results),
     ]
 
@@ -184,19 +183,6 @@ def _prefix(results: Results) -> Iterator[Claim]:
             str(quicker),
             at_most(quicker, 0.0),
         )
-
-
-def _ranks(results: Results) -> Iterator[Claim]:
-    for geometry, workload in results.kinds("ranks"):
-        cells = results.cells("ranks", workload, geometry)
-        for name in (MARGINAL, PRIOR):
-            for measure, text in ((P50, "P50"), (P99, "P99")):
-                change = results.change(cells, name, BAND, measure)
-                bound = NOT_WORSE if measure == P50 else 0.0
-                yield Claim(
-                    f"{place(geometry, workload)}, engines of 4 ranks: {policy(name)} {'not worse' if measure == P50 else 'better'} than the band in {text}",
-                    str(change), at_most(change, bound),
-                )  # fmt: skip
 
 
 def _steps(results: Results) -> Iterator[Claim]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from eldr.simulate.step_times import STEP_TIMES as LAWS
 from eldr_lab.evidence import claims, published, step_laws, sweeps
 from eldr_lab.evidence.cells import (
     BAND,
@@ -25,7 +26,6 @@ from eldr_lab.evidence.forms import SKEWED, SKEWS
 from eldr_lab.evidence.markdown import listed, section, table
 from eldr_lab.evidence.names import model, place, policy
 from eldr_lab.evidence.results import EXPERTS, MEAN, P50, P99, STEP_EXPERTS, Results
-from eldr_lab.pool.laws import LAWS
 
 _CHANGES = (MEAN, P50, P99, STEP_EXPERTS)
 _HEAD = ("mean", "P50", "P99", "experts per step")

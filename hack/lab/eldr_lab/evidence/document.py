@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from eldr_lab.evidence import (
     advice,
-    balance,
-    balance_rows,
     claims,
     details,
     errors,
@@ -41,8 +39,7 @@ from eldr_lab.steps.policies_figures import Measured
 
 FIRST = "evidence.md"
 FOLDER = "evidence"
-_LAB = "No user can run *refit* (the artifact fits centroids anew every 2.5 s), *plain K-means*, *blind* or the *ceiling*: they exist here only. The same holds for experts that are dealt out to ranks by hand, and for signatures other than counts and counts x idf."
-_RANKS = " Engines of several ranks miss published numbers by more: [rows of Qwen3-235B](reproduction.md)."
+_LAB = "No user can run *refit* (the artifact fits centroids anew every 2.5 s), *plain K-means*, *blind* or the *ceiling*: they exist here only. The same holds for signatures other than counts and counts x idf."
 _UNTOUCHED = ("gpt-oss-120b", "language")
 _APPENDIX = {
     "reproduction.md": ("Published numbers", "each published number beside ours, with a verdict; what is missing"),
@@ -50,7 +47,6 @@ _APPENDIX = {
     "times.md": ("Time per token", "every policy, rate, model and workload; first tokens; active experts; throughput"),
     "pools.md": ("Other pools", "drift, slow and fast engines, sizes, several routers, all layers, single steps, prefix caches"),
     "signatures.md": ("Signatures and clusters", "forms of signatures, width of the band, balanced and plain K-means"),
-    "ranks.md": ("Engines of several ranks", "expert-parallel engines, replicas, METRO"),
     "step-times.md": ("Step-time models", "the simulator's models and the published times behind them"),
     "real-engines.md": ("Real engines", "stock vLLM on CPUs: steps and placement"),
 }  # fmt: skip
@@ -63,9 +59,6 @@ _MISSING = (
      "the baseline and the rates of these numbers are not known to us, and the artifact's own times, which have rows above, give others"),
     ("the artifact's width of the band tau = 0.1 in its sweep", "the same was measured beside plain K-means; that run has the rows"),
     ("idf: +4.9 points of rho in one case, +8.9 in another", "the mean over models and workloads has a row; which vectors these two compare is not known to us"),
-    ("METRO against EPLB: throughput +0.7 to +21 %; real engines, time per token down to -12.9 %, throughput to +15.9 %", "time per token has rows; throughput is simulated at a fixed time per token only, and nothing here has eight GPUs"),
-    ("EPLB at 1.5 replicas: throughput -10 %, prefill time +17 %", "time per token and experts have rows; prefill steps are not simulated for ranks"),
-    ("all-reduces between the ranks of an engine", "not simulated"),
 )  # fmt: skip
 
 
@@ -80,8 +73,6 @@ class Beside(NamedTuple):
         The section about them.
     routed : mapping, optional
         What :func:`eldr_lab.evidence.routing.read` returns.
-    balanced : mapping, optional
-        What :func:`eldr_lab.evidence.balance_results.read` returns.
     tuned : mapping
         What :func:`eldr_lab.evidence.strengths.read` returns.
     """
@@ -89,7 +80,6 @@ class Beside(NamedTuple):
     measured: list[Measured]
     engines: str
     routed: Mapping[str, Any] | None
-    balanced: Mapping[str, Any] | None
     tuned: Mapping[str, Tuned]
 
 
@@ -98,15 +88,12 @@ def pages(results: Results, beside: Beside) -> dict[str, str]:
     found = rows(results)
     if beside.routed is not None:
         found += routing.rows(beside.routed)
-    if beside.balanced is not None:
-        found += balance_rows.rows(beside.balanced)
     texts = {
         "reproduction.md": _reproduction(results, found),
         "default.md": _default(results),
         "times.md": [details.times(results), sections.first_tokens(results), details.experts(results), sections.throughput(results)],
         "pools.md": _pools(results),
         "signatures.md": [details.signatures(results), routing.forms(beside.routed), details.taus(results), sections.clusters(results)],
-        "ranks.md": [*([] if beside.balanced is None else [balance.take(beside.balanced)]), sections.ranks(results), balance.text(beside.balanced)],
         "step-times.md": _models(results),
         "real-engines.md": [beside.engines],
     }  # fmt: skip
@@ -140,7 +127,7 @@ def _about(results: Results, page: str) -> str:
         f"{len(plan.cells)} cells, {plan.size.seconds:.0f} s measured each, answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise. "
         f"Seeds {listed([str(seed) for seed in plan.seeds])}{more}. ± is half of a 95 % interval over the seeds. Under one seed, all policies get the same requests. "
         f"Against published numbers the band is off by {errors.short(results)} points of P50 / P99 on engines of one rank ([how](../evidence.md#the-models-error)). "
-        f"Of other policies, pools and single cells no error is known.{_RANKS if page == 'ranks.md' else ''} {_LAB}"
+        f"Of other policies, pools and single cells no error is known. {_LAB}"
         + (f" Code of the simulation: {results.revision}; real engines: on the pages of their benchmarks." if results.revision else "")
     )  # fmt: skip
 
@@ -154,7 +141,7 @@ def _reproduction(results: Results, found: list[Row]) -> list[str]:
         "*In sample*: something of the simulator was chosen so that the number "
         "comes out. Each published number has one row."
     )
-    sources = f"Published: the paper ({published.PAPER}) and its artifact ({published.ARTIFACT}); {published.METRO}."
+    sources = f"Published: the paper ({published.PAPER}) and its artifact ({published.ARTIFACT})."
     failed = [claim.what for claim in holds if claim.holds is Holds.NO]
     return [
         section("Reproduction", legend, sources, table(("what", "simulated", "published", "tuned", "verdict", "why"), [row.cells() for row in found])),

@@ -1,4 +1,4 @@
-"""Published numbers on prefix caches, first tokens and engines of several ranks."""
+"""Published numbers on prefix caches and first tokens."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Iterator
 
 from eldr_lab.evidence import published
 from eldr_lab.evidence.cells import BAND, JSQ
-from eldr_lab.evidence.names import model, place
+from eldr_lab.evidence.names import place
 from eldr_lab.evidence.results import FIRST_P50, P50, P99, Results
 from eldr_lab.evidence.rows import Row, row
 from eldr_lab.evidence.verdicts import Verdict
 
 _ASSUMED = "nothing was fitted: the stage follows from the step-time model; the paper's first token leaves its prefill engine, ours waits for a decode step"
 _OWN_LOAD = "simulated at 60 requests/s; the paper does not give its load"
-_SCALED = "step-time model from Qwen3-30B's by bytes, without all-reduces; rates of our own"
 
 
 def further(results: Results) -> Iterator[Row]:
     """Yield the rows."""
     yield from _prefix(results)
     yield from _first(results)
-    yield from _ranks(results)
 
 
 def _prefix(results: Results) -> Iterator[Row]:
@@ -46,13 +44,3 @@ def _first(results: Results) -> Iterator[Row]:
                     published.FIRST, published.FIRST, f"{published.FIRST:.0f} (paper)", dict.fromkeys(Verdict, _ASSUMED),
                     sign="",
                 )  # fmt: skip
-
-
-def _ranks(results: Results) -> Iterator[Row]:
-    cells = results.cells("ranks")
-    for measure, known, name in zip((P50, P99), published.RANKS, ("P50", "P99"), strict=True):
-        yield row(
-            f"{model(cells[0].geometry)}, 8 engines of 4 ranks: band, {name} against JSQ, mean over both workloads and the rates",
-            results.change(cells, BAND, JSQ, measure), known.low, known.high, str(known),
-            dict.fromkeys(Verdict, _SCALED) | {Verdict.REPRODUCED: ""},
-        )  # fmt: skip

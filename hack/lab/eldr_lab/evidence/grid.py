@@ -31,8 +31,6 @@ from eldr_lab.evidence.cells import (
     Cell,
 )
 
-PARALLEL = "qwen3-235b"
-"""The model whose engines are several ranks."""
 _BRIEF = (JSQ, BAND, MARGINAL, PRIOR)
 _GUARDED = (JSQ, *LOCALITY)
 _POOLED = "language"
@@ -57,10 +55,6 @@ class Grid:
         Rates of the pools that drift or are uneven, and of those with all layers.
     deep : int
         All layers of the first model; elsewhere a few stand for them.
-    parallel : tuple of float
-        Rates of the engines of several ranks.
-    unspread : float
-        The rate at which their experts also lie in their own order.
     drift_at : float
         Seconds.
     """
@@ -71,8 +65,6 @@ class Grid:
     pools: tuple[int, ...]
     lows: tuple[float, ...]
     deep: int
-    parallel: tuple[float, ...]
-    unspread: float
     drift_at: float
 
 
@@ -80,15 +72,14 @@ def full() -> tuple[Cell, ...]:
     """Return every experiment."""
     return make(
         Grid(geometries=GEOMETRIES, rates=RATES, beyond=(120.0,), pools=(8, 24), lows=(20.0, 60.0), deep=48,
-             parallel=(5.0, 10.0, 20.0), unspread=10.0, drift_at=DRIFT_AT)
+             drift_at=DRIFT_AT)
     )  # fmt: skip
 
 
 def smoke() -> tuple[Cell, ...]:
     """Return a few small ones that touch every part."""
     return make(
-        Grid(geometries=GEOMETRIES[:1], rates=RATES[2:3], beyond=(), pools=(4, 6), lows=(60.0,), deep=3, parallel=(10.0,),
-             unspread=10.0, drift_at=SMOKE_DRIFT_AT)
+        Grid(geometries=GEOMETRIES[:1], rates=RATES[2:3], beyond=(), pools=(4, 6), lows=(60.0,), deep=3, drift_at=SMOKE_DRIFT_AT)
     )  # fmt: skip
 
 
@@ -99,11 +90,6 @@ def make(grid: Grid) -> tuple[Cell, ...]:
     cells = [cell for geometry, workload in kinds for cell in _of_all(geometry, workload, grid)]
     for workload in WORKLOADS:
         cells += _of_first(first, workload, grid)
-        cells += [
-            Cell(experiment=experiment, workload=workload, geometry=PARALLEL, rate=rate, engines=8, sampled=True,
-                 spread=experiment == "ranks", policies=(JSQ, BAND, ROLLING, MARGINAL, PRIOR))
-            for experiment, rate in (*(("ranks", rate) for rate in grid.parallel), ("order", grid.unspread))
-        ]  # fmt: skip
     return tuple(sorted(cells, key=lambda cell: cell.experiment != "main"))
 
 

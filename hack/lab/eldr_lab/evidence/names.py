@@ -22,8 +22,6 @@ MODELS = {
     "qwen3-30b": "Qwen3-30B",
     "gpt-oss-120b": "GPT-OSS-120B",
     "gemma-4-26b": "Gemma-4-26B",
-    "qwen3-235b": "Qwen3-235B",
-    "deepseek-v3": "DeepSeek-V3",
 }
 POLICIES = {
     "RoundRobin": "round robin", JSQ: "JSQ", "PowerOfTwo": "power of two", "Random": "random", "Domain": "Domain",

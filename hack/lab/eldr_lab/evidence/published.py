@@ -13,7 +13,6 @@ from eldr_lab.evidence.cells import BALANCERS, RATES
 
 ARTIFACT = "casys-kaist/ELDR, results/camera-ready-20261010-completed (single runs, 16 MI300X decode engines, 512 tokens)"
 PAPER = "ELDR, arXiv 2607.00466"
-METRO = "METRO, arXiv 2512.09277"
 
 
 class Times(NamedTuple):
@@ -134,22 +133,5 @@ TOP1_P99 = {("gemma-4-26b", "task"): 6.7, ("gemma-4-26b", "language"): 7.9}
 
 PREFIX = (-13.0, -5.0)
 """The paper's P50 and P99 of its band, with prefix caches as well as without, percent, rounded (Fig 17)."""
-RANKS = (Range(-4.3, -2.7, "paper"), Range(-2.0, -0.6, "paper"))
-"""The paper's P50 and P99 of its band for Qwen3-235B on 8 engines of 4 expert-parallel ranks, percent (Fig 18)."""
 FIRST, FIRST_WHERE, FIRST_RATE = 69.0, ("qwen3-30b", "task"), 60.0
 """Time to first token that the paper sets its overhead of 0.86 ms (1.2 %) beside (Table 1), milliseconds."""
-
-METRO_GREEDY = 10.9
-"""How far METRO's greedy choice is from the optimum at most, percent of the fullest rank's experts."""
-METRO_FEWER = -42.3
-"""The largest reduction of the fullest rank's experts against EPLB, percent."""
-METRO_TIME = (-21.8, -1.9)
-"""Time per output token against EPLB, the largest and the smallest gain, percent."""
-METRO_NONE = (-5.0, -4.3)
-"""Largest gains of the same against no replicas, prefill and decode being apart, percent."""
-METRO_THROUGHPUT = (98.0, 311.0)
-"""Decode throughput within a fixed time per token against EPLB, 1.98 to 4.11 times: percent more."""
-EPLB_EXPERTS, EPLB_TIME = 30.0, 14.0
-"""What EPLB's replicas add at 1.5 physical experts per expert to experts and to time per token: Qwen3-30B on 8 A100, percent."""
-METRO_BANDWIDTH = 600e9
-"""Of its links, bytes a second."""

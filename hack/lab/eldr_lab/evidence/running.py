@@ -12,6 +12,7 @@ from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
 from eldr.simulate.run import Pool, Run
+from eldr.simulate.step_times import STEP_TIMES as LAWS
 from eldr.simulate.synthetic import Synthetic
 from eldr_bench.proof import require
 from eldr_lab.evidence import forms, step_laws
@@ -20,7 +21,6 @@ from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, PRIOR, UN
 from eldr_lab.evidence.prefilling import prefill
 from eldr_lab.evidence.strengths import strengths
 from eldr_lab.pool.contenders import parse_contender
-from eldr_lab.pool.laws import LAWS
 from eldr_lab.pool.models import GEOMETRIES, LATER
 from eldr_lab.pool.prefix import PrefixCache
 from eldr_lab.pool.setting import Setting
@@ -157,8 +157,7 @@ def run_group(plan: Plan, group: Group) -> Found:
     named = {name for _, names in todo for name in names} - {CEILING}
     contenders = [parse_contender(name) for name in sorted(named)]
     engines = sorted({cell.engines for cell in cells})
-    profiled = any(cell.spread for cell in cells)
-    prepared = prepare(source, group.seed, engines, contenders, profiled=profiled)
+    prepared = prepare(source, group.seed, engines, contenders)
     traffic = source.traffic(group.seed)
     runs: dict[tuple[Cell, str], Measures] = {}
     for cell, policies in todo:
@@ -217,8 +216,6 @@ def setting_of(cell: Cell, size: Size) -> Setting:
         routers=cell.routers,
         lag=cell.lag,
         cache=PrefixCache(cell.cached, cell.counted) if cell.cached else None,
-        ranks=GEOMETRIES[cell.geometry].ranks,
-        spread=cell.spread,
     )
 
 

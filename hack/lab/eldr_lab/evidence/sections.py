@@ -18,7 +18,7 @@ from eldr_lab.evidence.cells import (
 )
 from eldr_lab.evidence.markdown import section, table
 from eldr_lab.evidence.names import model, place, policy
-from eldr_lab.evidence.results import EXPERTS, FIRST_P50, FIRST_P99, FULLEST, MEAN, P50, P99, Results
+from eldr_lab.evidence.results import EXPERTS, FIRST_P50, FIRST_P99, MEAN, P50, P99, Results
 
 _BRIEF = (BAND, MARGINAL, PRIOR)
 
@@ -80,33 +80,6 @@ def _cached(cell: Cell) -> str:
         return "nothing cached"
     share = "all but the last block" if cell.cached == 1 else f"{100 * cell.cached:.0f} %"
     return f"{share} cached, counts {'known' if cell.counted else 'lost'}"
-
-
-def ranks(results: Results) -> str:
-    """Return engines of several ranks."""
-    rows = []
-    for geometry, workload in results.kinds("ranks"):
-        for cell in (
-            *results.cells("ranks", workload, geometry),
-            *results.cells("order", workload, geometry),
-        ):
-            where = f"{workload}, {cell.rate:.0f}/s" + ("" if cell.spread else ", in order")
-            level = [results.mean(cell, JSQ, measure) for measure in (EXPERTS, FULLEST)]
-            rows.append((where, policy(JSQ), f"{1e3 * results.mean(cell, JSQ, P50):.1f} ms", f"{1e3 * results.mean(cell, JSQ, P99):.1f} ms",
-                         *(f"{value:.1f}" for value in level)))  # fmt: skip
-            rows += [
-                (where, policy(name), *(str(results.change([cell], name, JSQ, measure)) for measure in (P50, P99, EXPERTS, FULLEST)))
-                for name in cell.policies
-                if name != JSQ
-            ]  # fmt: skip
-    return section(
-        "Engines of several ranks",
-        f"{model(results.kinds('ranks')[0][0])} on 8 decode engines of 4 expert-parallel ranks, no prefill stage, single steps (*sampled* unions): a step waits, layer by layer, for the "
-        "rank with most active experts. Each rank holds a quarter of them: the hot ones of the engine's cluster are dealt out to the ranks, as the paper does, or they are *in "
-        "order*. Policies place on whole engines. Of ranks they know only that each reads a quarter. Without centroids MarginalUnion does not know either for which cluster an engine's ranks were laid out. The step-time model is not fitted: it is Qwen3-30B's, scaled by layers and "
-        "bytes, without all-reduces. % against JSQ:",
-        table(("where", "policy", "P50", "P99", "experts per token", "of the fullest rank"), rows),
-    )
 
 
 def clusters(results: Results) -> str:

@@ -1,1 +1,1 @@
-"""Pools beyond what `eldr simulate` offers: ranks and replicas, several routers, prefix caches, refits, drift."""
+"""Pools beyond what `eldr simulate` offers: several routers, prefix caches, refits, drift."""

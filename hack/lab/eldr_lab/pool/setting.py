@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-
-from eldr.core.step_time import StepTime
 from eldr.simulate import setting
 from eldr.simulate.population import Population
 from eldr.simulate.workload import Window
-from eldr_lab.pool.active import used_on_fullest
 from eldr_lab.pool.prefix import PrefixCache
-from eldr_lab.pool.replicas import Replicas
 from eldr_lab.pool.workload import Drift, Prefill
 
 
@@ -23,12 +18,6 @@ class Setting(setting.Setting):
 
     Attributes
     ----------
-    ranks : int
-        Of every engine, each with its part of the experts; the step-time model is that of the fullest one.
-    spread : bool
-        Whether the hot experts of each engine's cluster are dealt out to its ranks, or its replicas placed for that cluster.
-    replicas : Replicas or None
-        Of experts, on the ranks of every engine.
     drift : Drift or None
         Of the mix of requests; what comes after it is measured.
     cache : PrefixCache or None
@@ -45,9 +34,6 @@ class Setting(setting.Setting):
         When each router forgets what it learned of its prior, seconds.
     """
 
-    ranks: int = 1
-    spread: bool = False
-    replicas: Replicas | None = None
     drift: Drift | None = None
     cache: PrefixCache | None = None
     prefill: Prefill | None = None
@@ -55,15 +41,6 @@ class Setting(setting.Setting):
     lag: float = 0.25
     joins: tuple[tuple[int, float], ...] = ()
     restarts: float = math.inf
-
-    @property
-    def known_step_times(self) -> tuple[StepTime, ...]:
-        """What routers know of the engines: they see experts of whole engines, and of R ranks each has about an R-th of them."""
-        return tuple(replace(law, per_expert=law.per_expert / self.ranks) for law in self.step_times)
-
-    def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
-        """Return the distinct experts per layer that a step of a mean batch waits for."""
-        return used_on_fullest(population, batch, rng, setting.DRAWS, self.ranks)
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

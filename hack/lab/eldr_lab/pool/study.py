@@ -11,19 +11,17 @@ from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.simulate import centroids, study
+from eldr.simulate.active import active_experts
 from eldr.simulate.contenders import BALANCED
 from eldr.simulate.engine import Engine
 from eldr.simulate.measures import Measures
-from eldr.simulate.population import Ints, Population, Source
+from eldr.simulate.population import Population, Source
 from eldr.simulate.routing import Knowledge
 from eldr.simulate.run import Exchange, Run, serve
 from eldr.simulate.study import Fitted, fitted
 from eldr_bench.proof import require
-from eldr_lab.pool.active import expert_shares, on_ranks
 from eldr_lab.pool.clusters import vanilla
 from eldr_lab.pool.contenders import UNBALANCED, Contender
-from eldr_lab.pool.ranks import dealt, profiles
-from eldr_lab.pool.replicas import Held, Replicas, place
 from eldr_lab.pool.rolling import Refits, refits
 from eldr_lab.pool.routers import Churn, Router, exchange
 from eldr_lab.pool.setting import Setting
@@ -39,12 +37,9 @@ class Prepared(study.Prepared):
     ----------
     centroids : dict
         By number of engines and kind of centroids.
-    profiles : dict
-        How often requests of each cluster use each expert, by number of engines.
     """
 
     centroids: dict[Fitted, CentroidSet] = field(default_factory=dict)
-    profiles: dict[int, Floats] = field(default_factory=dict)
 
 
 def prepare(
@@ -52,10 +47,8 @@ def prepare(
     seed: int,
     engines: Sequence[int],
     contenders: Sequence[Contender],
-    *,
-    profiled: bool = False,
 ) -> Prepared:
-    """Make a seed's requests and fit the centroids that the contenders look at, or, if ``profiled``, the pool.
+    """Make a seed's requests and fit the centroids that the contenders look at.
 
     Raises
     ------
@@ -65,19 +58,14 @@ def prepare(
     traffic = source.traffic(seed)
     kinds = {contender.centroids for contender in contenders}
     found: dict[Fitted, CentroidSet] = {}
-    if profiled or kinds != {None}:
+    if kinds != {None}:
         found = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
     if UNBALANCED in kinds:
         plain = {k: vanilla(one, traffic.calibration, seed) for (k, _), one in found.items()}
         found |= {(k, UNBALANCED): one for k, one in plain.items()}
     counts = traffic.requests.prefill
     similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
-    used = {
-        k: profiles(one, traffic.calibration)
-        for (k, kind), one in found.items()
-        if profiled and kind == BALANCED
-    }
-    return Prepared(seed, traffic.requests, similarity, found, used)
+    return Prepared(seed, traffic.requests, similarity, found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,16 +78,10 @@ class Load(study.Load):
         The requests as routers see them.
     similarity : dict
         Their cosines to centroids, by number of engines and kind of centroids.
-    orders : sequence
-        How the experts of each engine are dealt out to its ranks; None: in their own order.
-    held : sequence
-        Each engine's replicas, or None.
     """
 
     seen: Population
     similarity: dict[Fitted, Floats]
-    orders: Sequence[Ints | None]
-    held: Sequence[Held | None]
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
@@ -126,25 +108,7 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
             for key, one in prepared.centroids.items()
             if key[0] == setting.engines
         }
-    orders: Sequence[Ints | None] = [None] * setting.engines
-    held: Sequence[Held | None] = [None] * setting.engines
-    if setting.replicas is not None:
-        held = _held(prepared, setting, setting.replicas, point.batch)
-    elif setting.spread:
-        orders = [dealt(one, setting.ranks) for one in prepared.profiles[setting.engines]]
-    return Load(point.rate, window, workload, seen, similarity, orders, held)
-
-
-def _held(prepared: Prepared, setting: Setting, replicas: Replicas, batch: float) -> list[Held]:
-    """Place replicas: for the cluster of each engine, or alike on all."""
-
-    def of(shares: Floats) -> Held:
-        placed = place(shares, batch, setting.ranks, replicas.ratio, replicas.placing)
-        return Held(placed, replicas.balance)
-
-    if setting.spread:
-        return [of(shares) for shares in prepared.profiles[setting.engines]]
-    return [of(expert_shares(prepared.population))] * setting.engines
+    return Load(point.rate, window, workload, seen, similarity)
 
 
 def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Measures:
@@ -171,7 +135,7 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
     population = prepared.population
     similarity, again = _knowledge(prepared, setting, contender, load)
     seen = alike(load.seen) if contender.blind else load.seen
-    knowledge = Knowledge(seen, setting.known_step_times, similarity, contender.unions, contender.learns)
+    knowledge = Knowledge(seen, setting.step_times, similarity, contender.unions, contender.learns)
     groups = groups_by_share(population.labels, population.shares, setting.engines)
     witness = Witness(contender.policy(groups))
     churn = Churn(setting.joins, setting.restarts)
@@ -183,13 +147,13 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
         Engine(
             law,
             setting.limits,
-            on_ranks(population, sampled=setting.sampled, ranks=setting.ranks, order=order, held=held),
+            active_experts(population, sampled=setting.sampled),
         )
-        for law, order, held in zip(setting.step_times, load.orders, load.held, strict=True)
+        for law in setting.step_times
     ]
     talk = Exchange(setting.lag, lambda: exchange(routers)) if setting.routers > 1 else None
     run = serve(engines, routers, load.workload, load.window, talk)
-    prove(contender, witness, setting.known_step_times, load.workload, run, routers=setting.routers)
+    prove(contender, witness, setting.step_times, load.workload, run, routers=setting.routers)
     _refitted(contender, routers, load)
     return run
 

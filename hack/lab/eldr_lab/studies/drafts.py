@@ -19,6 +19,7 @@ from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
 from eldr.simulate.pairs import half_width
 from eldr.simulate.setting import Setting
+from eldr.simulate.step_times import STEP_TIMES as LAWS
 from eldr.simulate.study import meet, prepare, run_one
 from eldr.simulate.synthetic import Synthetic
 from eldr_bench.machine import ROOT, load_before, revision
@@ -28,7 +29,6 @@ from eldr_lab.evidence.cells import JSQ, PRIOR
 from eldr_lab.evidence.markdown import table
 from eldr_lab.evidence.running import MOST
 from eldr_lab.evidence.strengths import factors, strengths
-from eldr_lab.pool.laws import LAWS
 from eldr_lab.pool.models import GEOMETRIES
 
 PAGE = ROOT / "docs" / "benchmarks" / "drafts.md"

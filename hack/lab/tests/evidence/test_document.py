@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from eldr_bench.machine import ROOT
-from eldr_lab.evidence import advice, balance_results, balance_rows, details, document, opening, real, routing
+from eldr_lab.evidence import advice, details, document, opening, real, routing
 from eldr_lab.evidence.__main__ import beside, main, write
 from eldr_lab.evidence.cells import (
     BAND,
@@ -33,7 +33,7 @@ from eldr_lab.evidence.document import pages
 from eldr_lab.evidence.grid import full, smoke
 from eldr_lab.evidence.intervals import Interval
 from eldr_lab.evidence.reproduction import rows, top1
-from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, MEAN, P50, Results
+from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, MEAN, P50, Results
 from eldr_lab.evidence.running import Plan, prove, run
 from eldr_lab.steps.policies_figures import Measured
 
@@ -96,7 +96,7 @@ def test_committed_pages_and_pictures_belong_together():
 
 
 def test_each_published_number_has_one_row_and_tuned_ones_are_marked(results):
-    found = [*rows(results), *routing.rows(routing.read()), *balance_rows.rows(balance_results.read())]
+    found = [*rows(results), *routing.rows(routing.read())]
     assert len({row.what for row in found}) == len(found)
     tuned = [row.what for row in found if row.tuned]
     assert len(tuned) == 5, tuned  # Domain twice, unions twice, rho
@@ -191,12 +191,6 @@ def test_every_part_is_simulated_as_its_cell_says(results):
     assert results.mean(warm, JSQ, FIRST_P50) < results.mean(cold, JSQ, FIRST_P50)
     assert results.values(warm, JSQ, FIRST_P50) == results.values(lost, JSQ, FIRST_P50)
     assert results.values(warm, BAND, EXPERTS) != results.values(lost, BAND, EXPERTS)
-    (ranks,) = results.cells("ranks", "task")
-    every, fullest = (results.mean(ranks, JSQ, measure) for measure in (EXPERTS, FULLEST))
-    assert every / 4 < fullest < every
-    (order,) = results.cells("order", "task")
-    assert results.mean(order, JSQ, FULLEST) != fullest
-    assert ranks.spread
     expected, sampled = results.cells("steps", "task")
     assert results.mean(sampled, JSQ, P50) == pytest.approx(results.mean(expected, JSQ, P50), rel=0.1)
     assert results.values(sampled, JSQ, P50) != results.values(expected, JSQ, P50)

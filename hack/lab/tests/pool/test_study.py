@@ -11,7 +11,6 @@ from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.models import LATER
 from eldr_lab.pool.prefix import PrefixCache
-from eldr_lab.pool.replicas import Replicas
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import meet, prepare, run_one, run_whole
 from eldr_lab.pool.workload import Drift
@@ -34,7 +33,7 @@ TASKS = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=12
 def measured(source, setting, *texts, seed=0):
     """Return what each policy measures."""
     contenders = [parse_contender(text) for text in texts]
-    prepared = prepare(source, seed, [setting.engines], contenders, profiled=setting.spread)
+    prepared = prepare(source, seed, [setting.engines], contenders)
     load = meet(prepared, setting)
     return [run_one(prepared, setting, contender, load) for contender in contenders]
 
@@ -85,43 +84,6 @@ def test_what_comes_after_a_drift_is_measured(population):
     drifting = replace(POOL, warmup=1.0, drift=Drift(7.0, LATER["task"]))
     window = drifting.window(population, 0.02)
     assert (window.warmup, window.end) == (7.0, 37.0)
-
-
-def test_an_engine_of_several_ranks_waits_for_its_fullest():
-    setting = replace(POOL, ranks=4, rate=4.0)
-    (jsq,) = measured(TASKS, setting, "JSQ")
-    assert jsq.active_per_token / 4 < jsq.fullest_per_token < jsq.active_per_token
-    step = setting.step_time.fixed + setting.step_time.per_expert * jsq.fullest_per_token
-    assert jsq.tpot_mean == pytest.approx(step, rel=0.1)
-    with pytest.raises(ValueError, match="do not divide evenly among 5"):
-        measured(TASKS, replace(setting, ranks=5), "JSQ")
-
-
-def test_choices_of_replicas_meet_the_same_requests(captured):
-    source = Captured(captured, captured.kinds)
-    setting = replace(POOL, engines=2, ranks=4, rate=8.0, sampled=True, seconds=5.0, warmup=2.0)
-    choices = {
-        "none": Replicas(ratio=1.0, placing="tokens"),
-        **{
-            balance: Replicas(ratio=1.25, placing="tokens", balance=balance)
-            for balance in ("tokens", "greedy", "exact")
-        },
-    }
-    found = {
-        name: measured(source, replace(setting, replicas=replicas), "JSQ")[0]
-        for name, replicas in choices.items()
-    }
-    fullest = {name: one.fullest_per_token for name, one in found.items()}
-    assert fullest["exact"] <= fullest["greedy"] < fullest["none"]
-    assert fullest["tokens"] > fullest["greedy"]
-
-
-def test_hot_experts_of_a_cluster_are_dealt_out():
-    setting = replace(POOL, ranks=4)
-    together, dealt = (
-        measured(TASKS, replace(setting, spread=spread), "ELDR")[0] for spread in (False, True)
-    )
-    assert dealt.fullest_per_token < together.fullest_per_token
 
 
 def test_the_blind_policy_knows_speeds_and_no_experts():
