@@ -13,8 +13,8 @@ Floats = npt.NDArray[np.float64]
 _RESAMPLES = 2000
 _BLOCK = 64
 """Requests that run at the same time share a fate: they are drawn in blocks of as many neighbours as are in flight. Still, one short
-trace says little of others: these ranges are no confidence intervals (``python -m eldr_lab.studies.coverage`` counts how often they
-would hold as such)."""
+trace says little of others: these ranges are no confidence intervals (docs/benchmarks/studies.md: how often they would hold
+as such)."""
 _LEAST = 2 * _BLOCK
 _LEVEL = 95.0
 
