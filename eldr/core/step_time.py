@@ -70,4 +70,4 @@ QWEN3_30B_MI300X = StepTime(
 )
 """From published decode times of Qwen3-30B-A3B on MI300X (ELDR's artifact, round-robin runs): 48 layers, 3.45 us an expert and
 layer, 14.27 experts' time of overhead a layer, 5.5 ms beside them, 12 us a request. Not the least squares of those times, which are
-no straight line and leave nothing for a request's KV cache: ``docs/evidence/step-times.md`` shows both."""
+no straight line and leave nothing for a request's KV cache: ``docs/benchmarks/studies.md`` has both."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eldr_lab.contexts.traffic import LONG, LONGEST, SHORT, SHORTEST
-from eldr_lab.evidence.intervals import changes, interval
-from eldr_lab.evidence.markdown import section, table
+from eldr_lab.report import changes, interval, section, table
 from tests.vllm.engines import BLOCK
 
 PLAIN, DEFAULT = "JSQ, requests only", "default, requests only"

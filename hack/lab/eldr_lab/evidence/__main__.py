@@ -11,97 +11,61 @@ from pathlib import Path
 import click
 
 from eldr_bench.machine import ROOT, revision
-from eldr_lab.evidence import cells, figures, grid, real, routing, strengths
-from eldr_lab.evidence.document import FIRST, FOLDER, Beside, pages
-from eldr_lab.evidence.results import Results
-from eldr_lab.evidence.running import Plan, run
+from eldr_lab.evidence import cells
+from eldr_lab.evidence.pages import draw, pages
+from eldr_lab.evidence.running import Plan, Results, run
+from eldr_lab.steps.policies_figures import load, measured
 
 DOCS = ROOT / "docs"
 RUNS = ROOT / "out" / "evidence.pickle"
-SEEDS, MORE, CEILINGS = 4, 5, 3
 FRESH = 6
 """The first seed that no constant was chosen under."""
 
 
-def beside() -> Beside:
-    """Return what was measured elsewhere, as far as it was."""
-    return Beside(real.changes(), real.read(), routing.read(), strengths.read())
-
-
-def write(results: Results, out: Path) -> Path:
-    """Write the pages and their pictures into a folder, and return the first page's path."""
-    images = out / "images" / "evidence"
-    images.mkdir(parents=True, exist_ok=True)
-    figures.draw(results, images)
-    real.copy_pictures(out / "images")
-    (out / FOLDER).mkdir(exist_ok=True)
-    for name, text in pages(results, beside()).items():
+def write(results: Results, out: Path) -> None:
+    """Write the pages and their picture into a folder."""
+    for folder in ("images/evidence", "evidence"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    draw(results, out / "images" / "evidence" / "headline.png")
+    engines = load()
+    for name, text in pages(results, measured(engines) if engines else []).items():
         (out / name).write_text(text)
-    return out / FIRST
 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--smoke", is_flag=True, help="A few tiny cells: whether everything works, not what is true.")
-@click.option(
-    "--seeds", type=click.IntRange(1, 100), default=SEEDS, help="Repetitions that intervals rest on."
-)
+@click.option("--seeds", type=click.IntRange(1, 100), default=4, help="Repetitions that intervals rest on.")
 @click.option(
     "--more",
     type=click.IntRange(0, 100),
-    default=MORE,
-    help="Further repetitions of the band against MarginalUnion, cell by cell.",
+    default=5,
+    help="Further ones of policies that are compared cell by cell.",
 )
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.")
 @click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="processors",
-    help="Processes.",
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=DOCS, help="Folder of the pages."
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=DOCS,
-    show_default="docs",
-    help="Folder of the document.",
-)
-@click.option(
-    "--again",
-    is_flag=True,
-    help="Simulate nothing: write the document anew from the last runs (out/evidence.pickle) and what was measured on real engines since.",
-)
+@click.option("--again", is_flag=True, help="Simulate nothing: write the pages from the last runs.")
 def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: bool) -> None:
-    """Simulate the paper's experiments and write docs/evidence.md and docs/evidence/."""
+    """Simulate the paper's main comparison and write docs/evidence.md and docs/evidence/."""
     if again:
         if not RUNS.exists():
             raise click.ClickException(
                 f"{RUNS} does not exist: run make -C hack/lab evidence first, without AGAIN"
             )
-        results = pickle.loads(RUNS.read_bytes())
-        click.echo(f"written: {write(results, out)}")
+        write(pickle.loads(RUNS.read_bytes()), out)
         return
-    chosen, size = (grid.smoke(), cells.SMOKE) if smoke else (grid.full(), cells.FULL)
+    chosen, size = (cells.smoke(), cells.SMOKE) if smoke else (cells.full(), cells.FULL)
     fresh = max(FRESH, seeds)
-    plan = Plan(
-        chosen, tuple(range(seeds)), size, tuple(range(fresh, fresh + more)),
-        ceilings=min(CEILINGS, more), factors=strengths.factors(),
-    )  # fmt: skip
-    code = revision()
-    if jobs == 1:
-        found = run(plan, progress=_told)
-    else:
-        # a fresh interpreter: threads of the mathematics do not survive a fork
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
-            found = run(plan, executor, _told)
+    plan, code = Plan(chosen, tuple(range(seeds)), size, tuple(range(fresh, fresh + more))), revision()
+    # a fresh interpreter: threads of the mathematics do not survive a fork
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
+        found = run(plan, executor, lambda done, of: click.echo(f"{done} of {of} groups of runs"))
     results = Results(plan, found, code)
     if not smoke:
         RUNS.parent.mkdir(exist_ok=True)
         RUNS.write_bytes(pickle.dumps(results))
-    click.echo(f"written: {write(results, out)}")
-
-
-def _told(done: int, of: int) -> None:
-    click.echo(f"{done} of {of} groups of runs")
+    write(results, out)
 
 
 if __name__ == "__main__":

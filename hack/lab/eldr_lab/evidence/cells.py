@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-GEOMETRIES = ("qwen3-30b", "gpt-oss-120b", "gemma-4-26b")
+from eldr.simulate.synthetic import WORKLOADS as PREFERENCES
+from eldr.simulate.synthetic import Geometry, Strengths, normalised
+
+GEOMETRIES = {
+    "qwen3-30b": Geometry(128, 8),
+    "gpt-oss-120b": Geometry(128, 4),
+    "gemma-4-26b": Geometry(128, 8),
+}
+MODELS = {"qwen3-30b": "Qwen3-30B", "gpt-oss-120b": "GPT-OSS-120B", "gemma-4-26b": "Gemma-4-26B"}
+STRENGTHS = {"qwen3-30b": 0.88, "gpt-oss-120b": 0.73, "gemma-4-26b": 0.53}
+"""How strongly kinds of requests prefer experts, relative to the product's workloads.
+
+Tuned to published P50 of *Domain* on the task workload, and to nothing else: docs/benchmarks/studies.md, Calibration.
+"""
 WORKLOADS = ("task", "language")
+LATER = {
+    "task": normalised((10, 10, 10, 70)),
+    "language": normalised((15, 15, 40, 20, 10)),
+}
+"""Shares of the kinds of requests after a drift."""
 RATES = (20.0, 40.0, 60.0, 80.0, 100.0)
+LOWS = (20.0, 60.0)
+"""Rates of pools that drift or are uneven."""
 JSQ, BAND, MARGINAL, PRIOR = "JSQ", "ELDR", "MarginalUnion", "MarginalUnion:prior=0.23"
+MIN2, BOUNDED = "ELDR:min_candidates=2", "ELDR:max_load=1.25"
 BLIND = "MarginalUnion:blind"
 """It knows how fast each engine is, and nothing of experts."""
-CEILING = "Clairvoyant"
-"""No policy: the best schedule that a search found which knows everything in advance, see :mod:`eldr_lab.evidence.ceiling`."""
-MIN2, BOUNDED, TOP1, VANILLA = "ELDR:min_candidates=2", "ELDR:max_load=1.25", "ELDR:tau=0", "ELDR-vanilla"
-ROLLING, ROLLING_VANILLA = "ELDR:min_candidates=2:refit=2.5", "ELDR-vanilla:min_candidates=2:refit=2.5"
-"""The artifact's band: two candidates, and centroids re-fitted every 2.5 s on the last 5 s; with both kinds of clusters."""
-ROLLING_PRIOR = "MarginalUnion:prior=0.23:refit=2.5"
+ROLLING = "ELDR:min_candidates=2:refit=2.5"
+"""The artifact's band: two candidates, and centroids fitted every 2.5 s on the last 5 s."""
 BALANCERS = ("RoundRobin", JSQ, "PowerOfTwo", "Random")
-EVEN = ("RoundRobin", JSQ, "PowerOfTwo")
-"""Balancers that keep batches alike: what the paper calls level."""
 LOCALITY = (BAND, MIN2, BOUNDED, MARGINAL, PRIOR)
-UNLIKE = ((PRIOR, MARGINAL), (BLIND, MARGINAL), (VANILLA, BAND))
-"""Policies that must place some request of every cell differently: the first knows something else than the second."""
+UNLIKE = ((PRIOR, MARGINAL), (BLIND, MARGINAL))
+"""Policies that must place some request of every cell differently."""
 DUELLISTS = (*BALANCERS, BAND, BOUNDED, MARGINAL, PRIOR, BLIND)
 """Compared cell by cell, with more seeds than the others."""
-DUELS = ("main", "drift", "uneven")
-"""Where that is done: what the default policy is chosen by."""
 TUNED = (MARGINAL, PRIOR)
-"""Policies with constants that were chosen in some of these cells, under the seeds up to 5 (``docs/development/marginal-union.md``)."""
-MAIN = (*BALANCERS, "Domain", BAND, MIN2, ROLLING, BOUNDED, TOP1, VANILLA, MARGINAL, PRIOR)
-TAUS = ("0", "0.05", "0.1", "0.2", "0.3", "1")
-SWEPT = tuple(f"ELDR:tau={tau}" for tau in TAUS)
-ROLLING_TAUS = ("0", "0.1", "0.2", "0.3")
-SWEPT_ROLLING = tuple(f"ELDR:tau={tau}:min_candidates=2:refit=2.5" for tau in ROLLING_TAUS)
-FORMS = ("counts_idf", "counts", "sqrt", "binary")
-FITTED = "fitted"
-"""Signatures as the fit itself chooses them."""
+"""Policies whose constants were chosen in some of these cells.
+
+That was under the seeds up to 5 (``docs/development/marginal-union.md``).
+"""
+POLICIES = {
+    JSQ: "JSQ", BAND: "band", MIN2: "band, min-2", BOUNDED: "band, bounded 1.25", MARGINAL: "MarginalUnion",
+    PRIOR: "MarginalUnion + prior", ROLLING: "band, min-2, refit", BLIND: "MarginalUnion, blind",
+}  # fmt: skip
+"""What policies are called on pages."""
 SLOWER = 1.58
-"""How much slower the second half of a heterogeneous pool is."""
+"""How much slower every second engine of an uneven pool is."""
 DRIFT_AT = 45.0
-SMOKE_DRIFT_AT = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,52 +64,39 @@ class Cell:
     Attributes
     ----------
     experiment : str
+        ``main``, ``drift`` or ``uneven``; another study has names of its own.
     workload, geometry : str
     rate : float
         Requests per second.
     policies : tuple of str
     engines : int
     speeds : tuple of float
-        Times as long as the law, engine after engine, repeated.
+        Times as long as the step-time model, engine after engine, repeated.
     drift_at : float
         When the mix of kinds changes, seconds.
-    law : str
-        ``shipped``, ``fitted`` anew to the published times, or ``flat``: experts cost nothing.
-    form : str
-        How signatures are made.
-    sampled : bool
-        Whether active experts are those of single steps.
     prefilled : bool
         Whether prompts pass prefill engines.
-    cached : float
-        Share of every prompt that is found in their prefix caches.
-    counted : bool
-        Whether routers learn the experts of what was found.
     routers : int
         That take requests in turn.
     lag : float
         Between their exchanges, seconds; infinity: they have lost each other.
-    layers : int or None
-        Simulated ones; None: as many as the plan's size says.
     """
 
     experiment: str
     workload: str
     geometry: str
     rate: float
-    policies: tuple[str, ...]
+    policies: tuple[str, ...] = ()
     engines: int = 16
     speeds: tuple[float, ...] = (1.0,)
     drift_at: float = math.inf
-    law: str = "shipped"
-    form: str = FITTED
-    sampled: bool = False
     prefilled: bool = False
-    cached: float = 0.0
-    counted: bool = True
     routers: int = 1
     lag: float = 0.25
-    layers: int | None = None
+
+    def __str__(self) -> str:
+        kinds = {"drift": ", after a drift", "uneven": ", slow and fast engines"}
+        return f"{place(self.geometry, self.workload)}, {self.rate:.0f} requests/s{kinds.get(self.experiment, '')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +112,6 @@ class Size:
         Simulated ones; they stand for all of a model.
     calibration, requests : int
         Requests for centroids, and of each workload.
-    pairs : int
-        Pairs of requests that rho is taken over.
     """
 
     seconds: float
@@ -120,11 +119,53 @@ class Size:
     layers: int
     calibration: int
     requests: int
-    pairs: int
 
 
-FULL = Size(seconds=60.0, output_tokens=512, layers=8, calibration=1000, requests=4000, pairs=30_000)
-SMOKE = Size(seconds=2.0, output_tokens=16, layers=2, calibration=64, requests=120, pairs=500)
+FULL = Size(seconds=60.0, output_tokens=512, layers=8, calibration=1000, requests=4000)
+SMOKE = Size(seconds=2.0, output_tokens=16, layers=2, calibration=64, requests=120)
 
-BEST_RANGES = {"task": (-17.0, -8.0), "language": (-12.0, -5.0)}
-"""Where the band's P50 against the best balancer should lie, percent, mean over the rates."""
+
+def full() -> tuple[Cell, ...]:
+    """Return every experiment."""
+    cells = [
+        Cell(
+            experiment="main", workload=workload, geometry=geometry, rate=rate, prefilled=True,
+            policies=(*BALANCERS, "Domain", *LOCALITY, ROLLING),
+        )
+        for geometry, workload, rate in itertools.product(GEOMETRIES, WORKLOADS, RATES)
+    ]  # fmt: skip
+    return (*cells, *_disturbed(next(iter(GEOMETRIES)), DRIFT_AT))
+
+
+def smoke() -> tuple[Cell, ...]:
+    """Return a few small ones of each experiment."""
+    kept = [cell for cell in full() if cell.rate == RATES[2] and cell.geometry == "qwen3-30b"]
+    return tuple(replace(cell, drift_at=4.0) if cell.experiment == "drift" else cell for cell in kept)
+
+
+def _disturbed(geometry: str, drift_at: float) -> Iterator[Cell]:
+    for workload, rate in itertools.product(WORKLOADS, LOWS):
+        yield Cell(
+            experiment="drift", workload=workload, geometry=geometry, rate=rate, drift_at=drift_at,
+            policies=(JSQ, *LOCALITY, ROLLING),
+        )  # fmt: skip
+        yield Cell(
+            experiment="uneven", workload=workload, geometry=geometry, rate=rate, speeds=(1.0, SLOWER),
+            policies=(JSQ, *LOCALITY, BLIND),
+        )  # fmt: skip
+
+
+def strengths(workload: str, geometry: str) -> Strengths:
+    """Return how strongly a workload's requests prefer experts of a model."""
+    known, factor = PREFERENCES[workload], STRENGTHS.get(geometry, 1.0)
+    return replace(known, domain=factor * known.domain, subdomain=factor * known.subdomain)
+
+
+def policy(name: str) -> str:
+    """Return a policy's name on pages."""
+    return POLICIES.get(name, name)
+
+
+def place(geometry: str, workload: str) -> str:
+    """Return a model and its workload."""
+    return f"{MODELS[geometry]}, {workload}"

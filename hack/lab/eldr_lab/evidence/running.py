@@ -1,60 +1,67 @@
-"""Runs the cells: one process a workload, model and seed, whose requests and centroids all its cells share."""
+"""Run the cells: one process for each workload, model and seed.
+
+All its cells share requests and centroids.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
-from eldr.simulate.run import Pool, Run
-from eldr.simulate.step_times import STEP_TIMES as LAWS
+from eldr.simulate.run import Run
+from eldr.simulate.step_times import STEP_TIMES
 from eldr.simulate.synthetic import Synthetic
 from eldr_bench.proof import require
-from eldr_lab.evidence import forms, step_laws
-from eldr_lab.evidence.ceiling import best_schedule
-from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, PRIOR, UNLIKE, Cell, Size
-from eldr_lab.evidence.prefilling import prefill
-from eldr_lab.evidence.strengths import strengths
+from eldr_lab.evidence.cells import (
+    BALANCERS,
+    DUELLISTS,
+    GEOMETRIES,
+    LATER,
+    TUNED,
+    UNLIKE,
+    Cell,
+    Size,
+    strengths,
+)
 from eldr_lab.pool.contenders import parse_contender
-from eldr_lab.pool.models import GEOMETRIES, LATER
-from eldr_lab.pool.prefix import PrefixCache
-from eldr_lab.pool.setting import Setting
-from eldr_lab.pool.study import Load, Prepared, meet, prepare, run_whole
-from eldr_lab.pool.workload import Drift
+from eldr_lab.pool.setting import Drift, Prefill, Setting
+from eldr_lab.pool.study import meet, prepare, run_whole
+from eldr_lab.report import Interval, interval
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""
-_TYPICAL_ACTIVE = 100.0
-"""Experts whose cost a flat law keeps as a constant."""
+PREFILL_ENGINES = 8
+PARAMETERS = {"qwen3-30b": 3.3e9, "gpt-oss-120b": 5.1e9, "gemma-4-26b": 3.8e9}
+"""Active ones per token; two operations each."""
+FLOPS = 500e12
+"""Operations per second that a prefill engine reaches: 38 % of an MI300X's peak with 16 bits."""
+P50, P99, MEAN, STEP_EXPERTS = "tpot_p50", "tpot_p99", "tpot_mean", "active_per_step"
+BEST = None
+"""In place of a baseline: the best balancer of each cell."""
 
 
 class Group(NamedTuple):
-    """Cells that share requests and centroids; ``layers`` is 0 for as many as the plan's size says."""
+    """Cells that share requests and centroids."""
 
     workload: str
     geometry: str
     seed: int
-    layers: int = 0
 
 
-class Found(NamedTuple):
-    """What a group's cells measured, by cell and policy, and what its workload says."""
-
-    group: Group
-    runs: dict[tuple[Cell, str], Measures]
-    facts: dict[str, float]
+Found = dict[tuple[Cell, str], Measures]
+"""By cell and policy."""
 
 
 class Progress(Protocol):
-    """Told of every group that is over."""
+    """Callback for every group that is over."""
 
     def __call__(self, done: int, of: int) -> None:
-        """Take how many are, and how many there are."""
+        """Receive the number of finished groups, and of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,139 +75,99 @@ class Plan:
         Of every cell and policy.
     size : Size
     more : tuple of int
-        Other seeds, under which no constant was chosen, of those cells and policies that are compared one by one.
-    ceilings : int
-        How many of those have a ceiling, too.
-    factors : mapping
-        How strong preferences for kinds are, by model, see :mod:`eldr_lab.evidence.strengths`; 1 for those that are not named.
+        Other seeds, under which no constant was chosen, of the policies that are compared cell by cell.
     """
 
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     size: Size
     more: tuple[int, ...] = ()
-    ceilings: int = 0
-    factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def groups(self) -> list[Group]:
         """Groups, those with most to do first."""
-        kinds = dict.fromkeys((cell.workload, cell.geometry, cell.layers or 0) for cell in self.cells)
-        found = [
-            Group(workload, geometry, seed, layers)
-            for workload, geometry, layers in kinds
-            for seed in (*self.seeds, *self.more)
-        ]
+        kinds = dict.fromkeys((cell.workload, cell.geometry) for cell in self.cells)
+        found = [Group(*kind, seed) for kind in kinds for seed in (*self.seeds, *self.more)]
         sizes = {group: sum(len(names) for _, names in self.of(group)) for group in found}
-        return sorted((group for group in found if sizes[group]), key=lambda group: (-sizes[group], group))
+        return sorted(found, key=lambda group: (-sizes[group], group))
 
     def of(self, group: Group) -> list[tuple[Cell, tuple[str, ...]]]:
         """Return a group's cells, and the policies that are run there."""
-        cells = [
-            cell
+        return [
+            (
+                cell,
+                tuple(name for name in DUELLISTS if name in cell.policies)
+                if group.seed in self.more
+                else cell.policies,
+            )
             for cell in self.cells
-            if Group(cell.workload, cell.geometry, group.seed, cell.layers or 0) == group
+            if (cell.workload, cell.geometry) == group[:2]
         ]
-        if group.seed in self.seeds:
-            return [(cell, cell.policies) for cell in cells]
-        return [(cell, self._again(cell, group.seed)) for cell in cells if cell.experiment in DUELS]
-
-    def _again(self, cell: Cell, seed: int) -> tuple[str, ...]:
-        """Return what a cell is run with under one of the further seeds."""
-        names = tuple(name for name in DUELLISTS if name in cell.policies)
-        capped = cell.experiment == "main" and seed in self.more[: self.ceilings]
-        return (*names, CEILING) if capped else names
 
 
 def run(
     plan: Plan,
     executor: Executor | None = None,
     progress: Progress = lambda done, of: None,  # noqa: ARG005
-) -> list[Found]:
+) -> dict[Group, Found]:
     """Run everything.
 
     Returns
     -------
-    list of Found
-        In the plan's order, whatever ended first.
+    dict
+        By group, in the plan's order, whatever ended first.
     """
-    groups = plan.groups
-    found: dict[Group, Found] = {}
-    for one in _alone(plan, groups) if executor is None else _beside(plan, groups, executor):
-        found[one.group] = one
-        progress(len(found), len(groups))
-    return [found[group] for group in groups]
-
-
-def _alone(plan: Plan, groups: Sequence[Group]) -> Iterator[Found]:
-    for group in groups:
-        yield run_group(plan, group)
-
-
-def _beside(plan: Plan, groups: Sequence[Group], executor: Executor) -> Iterator[Found]:
-    for future in as_completed([executor.submit(run_group, plan, group) for group in groups]):
-        yield future.result()
+    groups, found = plan.groups, dict[Group, Found]()
+    if executor is None:
+        for group in groups:
+            found[group] = run_group(plan, group)
+            progress(len(found), len(groups))
+    else:
+        futures = {executor.submit(run_group, plan, group): group for group in groups}
+        for future in as_completed(futures):
+            found[futures[future]] = future.result()
+            progress(len(found), len(groups))
+    return {group: found[group] for group in groups}
 
 
 def run_group(plan: Plan, group: Group) -> Found:
     """Run one group's cells."""
     size, todo = plan.size, plan.of(group)
-    cells = [cell for cell, _ in todo]
     source = Synthetic(
-        strengths(group.workload, plan.factors.get(group.geometry, 1.0)),
-        GEOMETRIES[group.geometry],
-        n_layers=group.layers or size.layers,
-        calibration=size.calibration,
-        requests=size.requests,
-        sampled=any(cell.sampled for cell in cells),
-    )
-    named = {name for _, names in todo for name in names} - {CEILING}
-    contenders = [parse_contender(name) for name in sorted(named)]
-    engines = sorted({cell.engines for cell in cells})
+        strengths(group.workload, group.geometry), GEOMETRIES[group.geometry],
+        n_layers=size.layers, calibration=size.calibration, requests=size.requests,
+    )  # fmt: skip
+    contenders = [parse_contender(name) for name in sorted({name for _, names in todo for name in names})]
+    engines = sorted({cell.engines for cell, _ in todo})
     prepared = prepare(source, group.seed, engines, contenders)
-    traffic = source.traffic(group.seed)
-    runs: dict[tuple[Cell, str], Measures] = {}
+    runs: Found = {}
     for cell, policies in todo:
-        fitted = prepared
-        if cell.form != FITTED:
-            form = forms.make_form(cell.form, traffic.calibration)
-            cosines = forms.cosines(form, traffic, cell.engines, size.pairs, group.seed)
-            fitted = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
         setting = setting_of(cell, size)
-        load = meet(fitted, setting)
-        whole = {
-            name: run_whole(fitted, setting, parse_contender(name), load)
-            for name in policies
-            if name != CEILING
-        }
+        load = meet(prepared, setting)
+        whole = {name: run_whole(prepared, setting, parse_contender(name), load) for name in policies}
         prove(cell, whole)
         runs |= {(cell, name): one.measures for name, one in whole.items()}
-        if CEILING in policies:
-            runs[cell, CEILING] = _ceiling(fitted, setting, load)
-    known = group.seed in plan.seeds and any(cell.experiment == "main" for cell in cells)
-    return Found(group, runs, forms.facts(traffic, size.pairs, group.seed) if known else {})
+    return runs
 
 
 def prove(cell: Cell, runs: Mapping[str, Run]) -> None:
-    """End the program if two policies that differ in what they know placed every request alike.
+    """End the program if policies that know different things placed alike.
 
     That each did what its name says is proven where it ran, see :mod:`eldr_lab.pool.witness`.
     """
     for name, other in UNLIKE:
-        if cell.law == "flat" or not {name, other} <= runs.keys():
-            continue
-        require((runs[name].worker != runs[other].worker).any(), f"{name} placed every request as {other} did in {cell}")  # fmt: skip
-
-
-def _ceiling(prepared: Prepared, setting: Setting, load: Load) -> Measures:
-    start = run_whole(prepared, setting, parse_contender(PRIOR), load)
-    pool = Pool(setting.step_times, setting.limits, setting.sampled)
-    return best_schedule(pool, prepared.population, load, start, seed=prepared.seed)
+        if {name, other} <= runs.keys():
+            differ = (runs[name].worker != runs[other].worker).any()
+            require(differ, f"{name} placed every request as {other} did in {cell}")
 
 
 def setting_of(cell: Cell, size: Size) -> Setting:
-    """Return a cell's pool and load for the simulator."""
-    law = law_of(cell)
+    """Return a cell's pool and load for the simulator.
+
+    Nothing of the prefill stage is fitted: a prompt reads every expert once, as a decode step would, and computes.
+    """
+    law = STEP_TIMES[f"{cell.geometry}-mi300x"]
+    prefill = Prefill(PREFILL_ENGINES, law.seconds(0, law.n_experts), 2 * PARAMETERS[cell.geometry] / FLOPS)
     return Setting(
         engines=cell.engines,
         rate=cell.rate,
@@ -210,20 +177,76 @@ def setting_of(cell: Cell, size: Size) -> Setting:
         limits=Limits(max_num_seqs=MOST),
         seconds=size.seconds,
         output_tokens=size.output_tokens,
-        sampled=cell.sampled,
+        sampled=False,
         drift=Drift(cell.drift_at, LATER[cell.workload]) if cell.drift_at < math.inf else None,
-        prefill=prefill(cell.geometry, law) if cell.prefilled else None,
+        prefill=prefill if cell.prefilled else None,
         routers=cell.routers,
         lag=cell.lag,
-        cache=PrefixCache(cell.cached, cell.counted) if cell.cached else None,
     )
 
 
-def law_of(cell: Cell) -> StepTime:
-    """Return the step-time model of a cell's engines."""
-    if cell.law == "fitted":
-        return step_laws.fit(cell.geometry).law
-    law = LAWS[f"{cell.geometry}-mi300x"]
-    if cell.law == "flat":
-        return replace(law, fixed=law.seconds(0, _TYPICAL_ACTIVE), per_expert=0.0)
-    return law
+@dataclass(frozen=True)
+class Results:
+    """Runs by group, and the code that ran."""
+
+    plan: Plan
+    found: Mapping[Group, Found]
+    revision: str = ""
+
+    def cells(self, *experiments: str, kind: tuple[str, str] | None = None) -> list[Cell]:
+        """Return the cells of some experiments, of one model and workload or all."""
+        return [
+            cell
+            for experiment in experiments
+            for cell in self.plan.cells
+            if cell.experiment == experiment and kind in (None, (cell.geometry, cell.workload))
+        ]
+
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        """Model and workload of the main cells, each once."""
+        return list(dict.fromkeys((cell.geometry, cell.workload) for cell in self.cells("main")))
+
+    def value(self, cell: Cell, name: str, measure: str, seed: int) -> float:
+        """Return what a policy measured under one seed."""
+        group = Group(cell.workload, cell.geometry, seed)
+        return float(getattr(self.found[group][cell, name], measure))
+
+    def best(self, cell: Cell, measure: str) -> str:
+        """Return the balancer with the least mean."""
+        known = [name for name in BALANCERS if name in cell.policies]
+        return min(
+            known, key=lambda name: sum(self.value(cell, name, measure, seed) for seed in self.plan.seeds)
+        )
+
+    def change(self, cells: Sequence[Cell], name: str, baseline: str | None, measure: str) -> Interval:
+        """Return the relative difference, percent: of each seed the mean over the cells.
+
+        A policy of :data:`eldr_lab.evidence.cells.TUNED` is judged under the plan's further seeds alone, where it has some.
+
+        Parameters
+        ----------
+        cells : sequence of Cell
+        name : str
+        baseline : str or None
+            ``BEST``: the best balancer of each cell, by its mean over the seeds.
+        measure : str
+        """
+        others = [baseline or self.best(cell, measure) for cell in cells]
+        seeds = [
+            seed
+            for seed in (*self.plan.seeds, *self.plan.more)
+            if seed in self.plan.seeds or {name, *others} <= {*DUELLISTS}
+        ]
+        if {name, *others} & {*TUNED}:
+            seeds = [seed for seed in seeds if seed in self.plan.more] or seeds
+        return interval(
+            [
+                sum(
+                    100 * (self.value(cell, name, measure, seed) / self.value(cell, other, measure, seed) - 1)
+                    for cell, other in zip(cells, others, strict=True)
+                )
+                / len(cells)
+                for seed in seeds
+            ]
+        )

@@ -1,1 +1,1 @@
-"""Pools beyond what `eldr simulate` offers: several routers, prefix caches, refits, drift."""
+"""Pools beyond what `eldr simulate` offers: several routers, refits, drift, full KV caches."""

@@ -3,33 +3,74 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import numpy as np
+
+from eldr.centroids import CentroidSet
+from eldr.core.clustering import from_centers
 from eldr.core.policy import Policy
 from eldr.core.profiles import Learned, Profiles
-from eldr.core.signature import Floats
+from eldr.core.signature import Floats, signatures
 from eldr.core.step_time import StepTime
 from eldr.core.tolls import Tolls
 from eldr.simulate import routing
+from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge
-from eldr_lab.pool.rolling import Refits, Rolling
+
+_ITERATIONS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Churn:
-    """What comes and goes.
+class Rolling:
+    """Centroids that a router fits anew while it runs, on the prompts of the last seconds.
 
-    Attributes
+    As ELDR's artifact (casys-kaist/ELDR) does: from the centroids in use, once the window, twice the time between fits, is full and
+    holds as many signatures as there are centroids. There a fit takes its time in the background; here it takes none.
+
+    Parameters
     ----------
-    joins : sequence of (int, float)
-        Engines that are not there from the start, and when each comes, seconds.
-    restarts : float
-        When each router forgets its tolls and what it learned of engines, seconds.
+    centroids : CentroidSet
+        The first ones, which say how signatures are made.
+    seen : Population
+    every : float
+        Seconds between fits.
     """
 
-    joins: Sequence[tuple[int, float]] = ()
-    restarts: float = math.inf
+    def __init__(self, centroids: CentroidSet, seen: Population, every: float) -> None:
+        self._points = signatures(seen.prefill, centroids.full_weights(), centroids.layer_mask)
+        self._centers = centroids.centers
+        self._known = frozenset(np.flatnonzero(self._points.any(axis=1)).tolist())
+        self._window: deque[tuple[float, int]] = deque()
+        self._every, self._due = every, 2 * every
+        self.fits = 0
+
+    def similarity(self, record: int, now: float) -> list[float]:
+        """Return a request's cosine to every centroid, and remember the request.
+
+        Parameters
+        ----------
+        record : int
+        now : float
+            Never before that of an earlier call, seconds.
+        """
+        if now >= self._due:
+            self._fit()
+            self._due += self._every * (1 + (now - self._due) // self._every)
+        scores: list[float] = (self._centers @ self._points[record]).tolist()
+        if record in self._known:
+            self._window.append((now, record))
+        return scores
+
+    def _fit(self) -> None:
+        """Fit on what came in the window before a fit was due."""
+        begin = self._due - 2 * self._every
+        while self._window and self._window[0][0] < begin:
+            self._window.popleft()
+        if len(self._window) >= len(self._centers):
+            points = self._points[np.array([record for _, record in self._window])]
+            self._centers = from_centers(points, self._centers, _ITERATIONS).centers
+            self.fits += 1
 
 
 class Router(routing.Router):
@@ -39,28 +80,30 @@ class Router(routing.Router):
     ----------
     name, policy, knowledge, seed
         As of :class:`eldr.simulate.routing.Router`.
-    refits : Refits, optional
-        In place of the centroids that it knows: what it refits them on.
-    churn : Churn, optional
-        Without, all stays as it is.
+    joins : sequence of (int, float)
+        Engines that are not there from the start, and when each comes, seconds.
+    restarts : float
+        When it forgets its tolls and what it learned of engines, seconds.
+    rolling : Rolling, optional
+        In place of the centroids that it knows.
     """
 
-    def __init__(  # noqa: PLR0917 - what it is, and what becomes of it
+    def __init__(
         self,
         name: str,
         policy: Policy,
         knowledge: Knowledge,
         seed: int,
-        refits: Refits | None = None,
-        churn: Churn | None = None,
+        *,
+        joins: Sequence[tuple[int, float]] = (),
+        restarts: float = math.inf,
+        rolling: Rolling | None = None,
     ) -> None:
         super().__init__(name, policy, knowledge, seed)
         self._told = [0] * len(knowledge.step_times)
         self._heard = False
         self._told_until = 0
-        self._rolling = None if refits is None else Rolling(refits)
-        self._churn = churn or Churn()
-        self._restarts = self._churn.restarts
+        self._joins, self._restarts, self._rolling = joins, restarts, rolling
 
     @property
     def fits(self) -> int:
@@ -101,7 +144,7 @@ class Router(routing.Router):
 
     def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
         slots, workers, step_times = super()._pool(now)
-        missing = {slot for slot, comes in self._churn.joins if comes > now}
+        missing = {slot for slot, comes in self._joins if comes > now}
         if missing:
             slots = [slot for slot in slots if slot not in missing]
             workers, step_times = [workers[slot] for slot in slots], [step_times[slot] for slot in slots]

@@ -9,29 +9,24 @@ import numpy as np
 
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
-from eldr.core.signature import Floats
 from eldr.simulate import centroids, study
 from eldr.simulate.active import active_experts
 from eldr.simulate.contenders import BALANCED
 from eldr.simulate.engine import Engine
-from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
 from eldr.simulate.routing import Knowledge
 from eldr.simulate.run import Exchange, Run, serve
-from eldr.simulate.study import Fitted, fitted
+from eldr.simulate.study import Fitted, Load, fitted
 from eldr_bench.proof import require
-from eldr_lab.pool.clusters import vanilla
-from eldr_lab.pool.contenders import UNBALANCED, Contender
-from eldr_lab.pool.rolling import Refits, refits
-from eldr_lab.pool.routers import Churn, Router, exchange
+from eldr_lab.pool.contenders import Contender
+from eldr_lab.pool.routers import Rolling, Router, exchange
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.witness import Witness, prove
-from eldr_lab.pool.workload import make_workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared(study.Prepared):
-    """What one seed has, and what studies ask of it beyond the similarities.
+    """What one seed has, and the centroids that studies refit.
 
     Attributes
     ----------
@@ -42,78 +37,28 @@ class Prepared(study.Prepared):
     centroids: dict[Fitted, CentroidSet] = field(default_factory=dict)
 
 
-def prepare(
-    source: Source,
-    seed: int,
-    engines: Sequence[int],
-    contenders: Sequence[Contender],
-) -> Prepared:
+def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
     """Make a seed's requests and fit the centroids that the contenders look at.
 
     Raises
     ------
     ValueError
-        If the requests for calibration cannot carry so many centroids, or tell nothing of decode steps.
+        If the requests for calibration cannot carry so many centroids.
     """
     traffic = source.traffic(seed)
-    kinds = {contender.centroids for contender in contenders}
     found: dict[Fitted, CentroidSet] = {}
-    if kinds != {None}:
+    if any(contender.centroids for contender in contenders):
         found = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
-    if UNBALANCED in kinds:
-        plain = {k: vanilla(one, traffic.calibration, seed) for (k, _), one in found.items()}
-        found |= {(k, UNBALANCED): one for k, one in plain.items()}
-    counts = traffic.requests.prefill
-    similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
+    similarity = {key: centroids.similarities(one, traffic.requests.prefill) for key, one in found.items()}
     return Prepared(seed, traffic.requests, similarity, found)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Load(study.Load):
-    """What all policies meet in one setting, as routers and engines see it.
-
-    Attributes
-    ----------
-    seen : Population
-        The requests as routers see them.
-    similarity : dict
-        Their cosines to centroids, by number of engines and kind of centroids.
-    """
-
-    seen: Population
-    similarity: dict[Fitted, Floats]
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
     """Draw the requests of one setting under one seed."""
-    population, seed = prepared.population, prepared.seed
-    point = setting.operating_point(population, seed)
-    window = setting.window(population, point.step)
-    workload = make_workload(
-        population,
-        rate=point.rate,
-        window=window,
-        seed=seed,
-        output_tokens=setting.output_tokens,
-        drift=setting.drift,
-        prefill=setting.prefill,
-        cache=setting.cache,
-    )
-    seen, similarity = population, prepared.similarity
-    if setting.cache is not None:
-        seen = setting.cache.seen(population, seed)
-    if seen is not population:
-        similarity = {
-            key: centroids.similarities(one, seen.prefill)
-            for key, one in prepared.centroids.items()
-            if key[0] == setting.engines
-        }
-    return Load(point.rate, window, workload, seen, similarity)
-
-
-def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Measures:
-    """Return what one policy measures under one seed, see :func:`run_whole`."""
-    return run_whole(prepared, setting, contender, load).measures
+    point = setting.operating_point(prepared.population, prepared.seed)
+    window = setting.window(prepared.population, point.step)
+    workload = setting.workload(prepared.population, point.rate, window, prepared.seed)
+    return Load(point.rate, window, workload)
 
 
 def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Run:
@@ -132,38 +77,32 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
     Unproven
         If it did something else, see :func:`eldr_lab.pool.witness.prove`.
     """
-    population = prepared.population
-    similarity, again = _knowledge(prepared, setting, contender, load)
-    seen = alike(load.seen) if contender.blind else load.seen
-    knowledge = Knowledge(seen, setting.step_times, similarity, contender.unions, contender.learns)
+    population, key = prepared.population, (setting.engines, BALANCED)
+    similarity = prepared.similarity[key] if contender.centroids and contender.refit is None else None
+    knowledge = Knowledge(
+        alike(population) if contender.blind else population, setting.step_times, similarity,
+        contender.unions, contender.learns,
+    )  # fmt: skip
     groups = groups_by_share(population.labels, population.shares, setting.engines)
     witness = Witness(contender.policy(groups))
-    churn = Churn(setting.joins, setting.restarts)
     routers = [
-        Router(f"r{number}", witness, knowledge, prepared.seed + number, again, churn)
-        for number in range(setting.routers)
-    ]
-    engines = [
-        Engine(
-            law,
-            setting.limits,
-            active_experts(population, sampled=setting.sampled),
+        Router(
+            f"r{number}", witness, knowledge, prepared.seed + number, joins=setting.joins, restarts=setting.restarts,
+            rolling=None if contender.refit is None else Rolling(prepared.centroids[key], population, contender.refit),
         )
+        for number in range(setting.routers)
+    ]  # fmt: skip
+    engines = [
+        Engine(law, setting.limits, active_experts(population, sampled=setting.sampled))
         for law in setting.step_times
     ]
     talk = Exchange(setting.lag, lambda: exchange(routers)) if setting.routers > 1 else None
     run = serve(engines, routers, load.workload, load.window, talk)
     prove(contender, witness, setting.step_times, load.workload, run, routers=setting.routers)
-    _refitted(contender, routers, load)
+    if contender.refit and load.workload.ready[load.workload.measured].max() >= 4 * contender.refit:
+        fits = [router.fits for router in routers]
+        require(all(fits), f"{contender.text}: routers refitted their centroids {fits} times")
     return run
-
-
-def _refitted(contender: Contender, routers: Sequence[Router], load: Load) -> None:
-    """End the program if a router that refits its centroids never did, though requests came for long enough."""
-    if contender.refit is None or load.workload.ready[load.workload.measured].max() < 2 * contender.refit[1]:
-        return
-    fits = [router.fits for router in routers]
-    require(all(fits), f"{contender.text}: routers refitted their centroids {fits} times")
 
 
 def alike(population: Population) -> Population:
@@ -176,17 +115,3 @@ def alike(population: Population) -> Population:
         prefill=prefill.astype(population.prefill.dtype),
         prompt_tokens=np.full(len(population), tokens, dtype=np.int64),
     )
-
-
-def _knowledge(
-    prepared: Prepared, setting: Setting, contender: Contender, load: Load
-) -> tuple[Floats | None, Refits | None]:
-    """Return the requests' cosines to centroids, or what these are refitted on."""
-    if contender.centroids is None:
-        return None, None
-    key = setting.engines, contender.centroids
-    if contender.refit is None:
-        return load.similarity[key], None
-    every, window = contender.refit
-    balanced = contender.centroids == BALANCED
-    return None, refits(prepared.centroids[key], load.seen, every=every, window=window, balanced=balanced)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eldr_lab.evidence.intervals import changes, interval
-from eldr_lab.evidence.markdown import section, table
+from eldr_lab.report import changes, interval, section, table
 
 Case = tuple[int, float, float, Mapping[str, Mapping[str, Mapping[str, float]]]]
 """Tokens of a KV cache, share of long prompts, requests per second, and the figures by seed, policy and quantity."""
@@ -39,7 +38,7 @@ def page(found: Sequence[Case]) -> str:
         "policy; of what is compared here no error is known. Under one seed, all policies get the same requests."
     )
     model = (
-        "Steps take what [Qwen3-30B on an MI300X](../evidence/step-times.md) takes, with what a request costs there charged by its context: 30 ns "
+        "Steps take what [Qwen3-30B on an MI300X](studies.md#calibration) takes, with what a request costs there charged by its context: 30 ns "
         "a token. A KV cache holds 112,000 tokens (the model on a card of 80 GB), 670,000 (141 GB), or 28,000. As vLLM does, engines let in who fits, first "
         "come first served, preempt who came last, and compute its tokens again (20 us each). A request that a router refuses comes "
         "again after a second. Prompts take no time."

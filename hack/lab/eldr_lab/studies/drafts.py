@@ -25,11 +25,9 @@ from eldr.simulate.synthetic import Synthetic
 from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
-from eldr_lab.evidence.cells import JSQ, PRIOR
-from eldr_lab.evidence.markdown import table
+from eldr_lab.evidence.cells import GEOMETRIES, JSQ, PRIOR, strengths
 from eldr_lab.evidence.running import MOST
-from eldr_lab.evidence.strengths import factors, strengths
-from eldr_lab.pool.models import GEOMETRIES
+from eldr_lab.report import table
 
 PAGE = ROOT / "docs" / "benchmarks" / "drafts.md"
 MODELS = "qwen3-30b", "gpt-oss-120b", "gemma-4-26b"
@@ -50,7 +48,7 @@ class Case(NamedTuple):
 def run(case: Case) -> list[tuple[Measures, Measures]]:
     """Return what JSQ and the default measured in each of ``CASES``."""
     contenders = [parse_contender(name) for name in (JSQ, PRIOR)]
-    source = Synthetic(strengths(case.workload, factors().get(case.model, 1.0)), GEOMETRIES[case.model])
+    source = Synthetic(strengths(case.workload, case.model), GEOMETRIES[case.model])
     prepared = prepare(source, case.seed, [ENGINES], contenders)
     setting = Setting(
         engines=ENGINES, rate=None, batch=BATCH, step_time=LAWS[f"{case.model}-mi300x"], speeds=(1.0,),

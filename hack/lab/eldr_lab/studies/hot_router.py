@@ -33,7 +33,7 @@ from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
-from eldr_lab.evidence.markdown import table
+from eldr_lab.report import table
 
 ENGINES, LIMIT, HOT = 4, 12, 0.6
 TOKENS, SPEED, RATE = 40, 4.0, 15.0

@@ -16,9 +16,7 @@ import click
 
 from eldr.simulate.synthetic import Strengths, Synthetic
 from eldr_bench.machine import ROOT
-from eldr_lab.evidence.cells import FULL, SMOKE, Size
-from eldr_lab.evidence.strengths import factors, strengths
-from eldr_lab.pool import models
+from eldr_lab.evidence.cells import FULL, GEOMETRIES, LATER, SMOKE, STRENGTHS, Size, strengths
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.study import prepare
 from eldr_lab.studies import prior_page
@@ -34,12 +32,11 @@ Known = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 def key(case: Case) -> str:
     """Return what figures of a case are found by: its own key, and how strong the preferences of its model are."""
-    return f"{case.key},{factors()[case.geometry]:g}"
+    return f"{case.key},{STRENGTHS[case.geometry]:g}"
 
 
 def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) -> Iterator[Known]:
     """Yield the figures, by case and seed, as they grow."""
-    tuned = factors()
     # seed by seed, so that a call that is ended leaves whole ones
     for seed, (geometry, workload, popular) in itertools.product(
         seeds, dict.fromkeys(case.source for case in todo)
@@ -49,9 +46,9 @@ def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) ->
         own = [case for case in own if missing[case]]
         if not own:
             continue
-        kinds = strengths(workload, tuned[geometry])
+        kinds = strengths(workload, geometry)
         source = Synthetic(
-            _popular(kinds, workload) if popular else kinds, models.GEOMETRIES[geometry],
+            _popular(kinds, workload) if popular else kinds, GEOMETRIES[geometry],
             n_layers=size.layers, calibration=size.calibration, requests=size.requests,
         )  # fmt: skip
         prepared = prepare(
@@ -67,7 +64,7 @@ def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) ->
 
 
 def _popular(kinds: Strengths, workload: str) -> Strengths:
-    return replace(kinds, shares=models.LATER[workload])
+    return replace(kinds, shares=LATER[workload])
 
 
 @click.command(context_settings={"show_default": True})

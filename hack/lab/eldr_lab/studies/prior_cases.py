@@ -11,10 +11,12 @@ import numpy as np
 
 from eldr.simulate.contenders import LEARNED
 from eldr.simulate.run import Run
+from eldr.simulate.study import Load
 from eldr_lab.evidence.cells import (
     DRIFT_AT,
     GEOMETRIES,
     JSQ,
+    LOWS,
     MARGINAL,
     PRIOR,
     RATES,
@@ -26,10 +28,9 @@ from eldr_lab.evidence.cells import (
 from eldr_lab.evidence.running import setting_of
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.setting import Setting
-from eldr_lab.pool.study import Load, Prepared, meet, run_whole
+from eldr_lab.pool.study import Prepared, meet, run_whole
 
 POLICIES = {"none": MARGINAL, "fitted": PRIOR, "learned": LEARNED}
-LOWS = (20.0, 60.0)
 SIZES = (2, 4, 8, 24, 64)
 PER_ENGINE = 3.75
 """Requests per second where pools of several sizes are compared."""
@@ -73,7 +74,7 @@ class Case:
     def setting(self, size: Size) -> Setting:
         """Return its pool and load."""
         cell = Cell(
-            experiment=self.group, workload=self.workload, geometry=self.geometry, rate=self.rate, policies=(), engines=self.engines,
+            experiment=self.group, workload=self.workload, geometry=self.geometry, rate=self.rate, engines=self.engines,
             prefilled=self.group == "rest", routers=self.routers, lag=self.lag,
             speeds=(1.0, SLOWER) if self.group == "uneven" else (1.0,),
             drift_at=DRIFT_AT if self.group == "drift" else math.inf,
@@ -90,7 +91,7 @@ class Case:
 
 def cases() -> list[Case]:
     """Return all of them."""
-    first = GEOMETRIES[0]
+    first = next(iter(GEOMETRIES))
     both = list(itertools.product(GEOMETRIES, WORKLOADS))
     found = [Case(group="rest", geometry=g, workload=w, rate=rate) for g, w in both for rate in RATES]
     for group in ("drift", "popular"):

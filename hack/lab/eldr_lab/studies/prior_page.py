@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from eldr_lab.evidence.intervals import Interval, interval
-from eldr_lab.evidence.markdown import section, table
-from eldr_lab.evidence.names import place
+from eldr_lab.evidence.cells import place
+from eldr_lab.report import Interval, interval, section, table
 from eldr_lab.studies.prior_cases import SOON, Case, Figures
 
 Found = tuple[Case, Figures]

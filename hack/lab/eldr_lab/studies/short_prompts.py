@@ -27,7 +27,7 @@ from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
-from eldr_lab.evidence.markdown import table
+from eldr_lab.report import table
 from eldr_lab.studies.hot_router import arrivals, problem, program
 
 THRESHOLDS = (0, 64, 256, 1024, 4096)

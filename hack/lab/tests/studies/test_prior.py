@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 from eldr.simulate.synthetic import Synthetic
-from eldr_lab.evidence.cells import SMOKE
-from eldr_lab.evidence.strengths import strengths
+from eldr_lab.evidence.cells import GEOMETRIES, SMOKE, STRENGTHS, strengths
 from eldr_lab.pool.contenders import parse_contender
-from eldr_lab.pool.models import GEOMETRIES
 from eldr_lab.pool.study import prepare
 from eldr_lab.studies import prior
 from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
@@ -51,7 +49,7 @@ def test_every_cell_is_found_by_a_key_of_its_own():
 
 def test_figures_of_other_preferences_are_not_found(monkeypatch):
     before = prior.key(REST)
-    monkeypatch.setattr(prior, "factors", lambda: {REST.geometry: 0.5})
+    monkeypatch.setitem(STRENGTHS, REST.geometry, 0.5)
     assert prior.key(REST) != before
 
 
@@ -70,7 +68,7 @@ def test_the_bound_is_tighter_after_a_drift():
 def test_a_case_is_measured(group):
     case = Case(group=group, geometry="qwen3-30b", workload="task", rate=60.0)
     source = Synthetic(
-        strengths("task", 1.0),
+        strengths("task", "qwen3-30b"),
         GEOMETRIES["qwen3-30b"],
         n_layers=SMOKE.layers,
         calibration=SMOKE.calibration,

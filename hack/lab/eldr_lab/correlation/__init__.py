@@ -1,1 +1,0 @@
-"""How well prompts predict the experts of decode steps: `make -C hack/lab correlation`."""
