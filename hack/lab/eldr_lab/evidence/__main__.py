@@ -14,7 +14,7 @@ from eldr_bench.machine import ROOT, revision
 from eldr_lab.evidence import cells
 from eldr_lab.evidence.pages import draw, pages
 from eldr_lab.evidence.running import Plan, Results, run
-from eldr_lab.steps.policies_figures import load, measured
+from eldr_lab.steps.policies_page import load, measured
 
 DOCS = ROOT / "docs"
 RUNS = ROOT / "out" / "evidence.pickle"

@@ -27,7 +27,7 @@ from eldr_lab.evidence.cells import (
 )
 from eldr_lab.evidence.running import BEST, MEAN, P50, P99, STEP_EXPERTS, Results
 from eldr_lab.report import Interval, filled, listed, table
-from eldr_lab.steps.policies_figures import Measured
+from eldr_lab.steps.policies_page import Measured
 
 TEMPLATES = Path(__file__).with_name("templates")
 WORST_TAIL = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from eldr_lab.steps.engines import Engine
 from eldr_lab.steps.law import Row
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import Step
 from eldr_tiny_moe import corpus
 
 PROMPT = 40

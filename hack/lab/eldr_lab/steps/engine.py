@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from eldr_lab.steps.machine import BLOCK, MAX_NUM_SEQS
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import BLOCK, MAX_NUM_SEQS, Step
 
 _REFERENCE = range(100, 112)
 """A prompt shorter than a block: no cache ever keeps it."""

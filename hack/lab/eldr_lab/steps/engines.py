@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from eldr_bench.machine import ROOT, vllm_environment
 from eldr_bench.proof import require
-from eldr_lab.steps.machine import VARIABLES, WIDTH, wide_model
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import VARIABLES, WIDTH, Step, wide_model
 
 _PATIENCE = 60.0
 

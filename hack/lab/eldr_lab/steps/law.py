@@ -14,6 +14,7 @@ from eldr.core.step_time_fit import Window, learn
 
 Floats = npt.NDArray[np.float64]
 _RESAMPLES = 1000
+_TOGETHER = 10
 _OUTLIER = 6.0  # median absolute deviations
 
 
@@ -150,23 +151,20 @@ def fit_plain(seconds: Floats, active: Floats, batch: Floats) -> Plain:
     return Plain(constants, _explained(table, seconds), _explained(table[:, [0, 2]], seconds), len(seconds))
 
 
-def as_routers_learn_it(
-    steps: Steps, n_experts: int, *, together: int = 10
-) -> tuple[tuple[float, float, float], float]:
-    """Return the constants that a router would learn, and the standard error of the second.
+def as_routers_learn_it(steps: Steps, n_experts: int) -> tuple[float, float]:
+    """Return what a router would learn that an expert costs, and its standard error.
 
-    Routers see means over some seconds, as differences of an engine's sums; here over so many steps of one batch.
+    Routers see means over some seconds, as differences of an engine's sums; here over ten steps of one batch.
     """
     parts = [
         part
         for which in np.unique(steps.plan)
         for mine in [np.flatnonzero(steps.plan == which)]
-        for part in np.array_split(mine, max(1, len(mine) // together))
+        for part in np.array_split(mine, max(1, len(mine) // _TOGETHER))
     ]
     windows = [mean_window(steps.seconds[part], steps.active[part], steps.batch[part]) for part in parts]
     learned = learn({"engine": windows}, QWEN3_30B_MI300X.for_experts(n_experts))
-    law = learned.step_times["engine"]
-    return (law.fixed, law.per_expert, law.per_request), learned.expert_error
+    return learned.step_times["engine"].per_expert, learned.expert_error
 
 
 def mean_window(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import click
 import numpy as np
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from eldr_bench.machine import ROOT, cpu_model, revision
+from eldr_lab.report import filled, table
 from eldr_lab.steps.batches import measure
 from eldr_lab.steps.engines import first_engine, prove
 from eldr_lab.steps.law import Law, Steps, as_routers_learn_it, fit, medians, read
@@ -24,6 +26,7 @@ from eldr_lab.steps.machine import N_EXPERTS, WIDTH
 PAGE = ROOT / "docs" / "benchmarks" / "steps.md"
 FIGURES = ROOT / "docs" / "benchmarks" / "steps.json"
 PICTURE = ROOT / "docs" / "images" / "steps.png"
+TEMPLATES = Path(__file__).with_name("templates")
 DTYPES = ("float32", "bfloat16")
 BATCHES = (4, 8, 16, 32)
 TOKENS = 32
@@ -31,55 +34,35 @@ TOKENS = 32
 
 def page(found: Mapping[str, Steps], laws: Mapping[str, Law], version: str) -> str:
     """Return the page."""
-    lines = [
-        "# Steps of a real engine follow their active experts",
-        "",
-        f"`make -C hack/lab bench-steps` on {datetime.now(UTC).date()}, {revision()}: vLLM {version} on a CPU ({cpu_model()}), one thread, no compilation. The small trained model with",
-        f"every expert widened to {WIDTH} units by weights that add nothing. Tokens and experts stay the same, but reading an expert costs",
-        "as much as it does in a large model. Batches of one kind of text, of two, of all, and of copies of few requests, in random order.",
-        "",
-        "A step's time is the CPU time of its one thread at the machine's median speed. Others share the machine, and its speed changes by up to two",
-        "within parts of a second. So a step that is always the same is measured alongside. Steps that prefill are left out.",
-        "",
-        "| | ms | R² | of batch alone | of batches' medians | steps |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+    rows, learned = [], []
     for dtype, law in laws.items():
-        fixed, expert, request = (1e3 * constant for constant in law.constants)
-        lines.append(
-            f"| {dtype} | T = {fixed:.1f} + {expert:.3f} A + {request:.3f} B | {law.r2:.3f} | {law.r2_batch:.3f} | {law.r2_medians:.3f} | {law.steps} |"
-        )
-    lines += [
-        "",
-        "A: distinct experts, mean over the layers; B: requests. What batch alone does not explain is experts: at a fixed batch",
-        "size, steps differ by what their requests use.",
-        "",
-        "![Step time against active experts](../images/steps.png)",
-        "",
-        "| batch | requests | active experts | " + " | ".join(f"step, {dtype}, ms" for dtype in found) + " |",
-        "|---:|---|---:|" + "---:|" * len(found),
-    ]
+        shares = (f"{share:.3f}" for share in (law.r2, law.r2_batch, law.r2_medians))
+        rows.append((dtype, formula(law), *shares, str(law.steps)))
+        low, high = (1e3 * bound for bound in law.intervals[1])
+        per_expert, error = as_routers_learn_it(found[dtype], N_EXPERTS)
+        own = f"{1e3 * law.constants[1]:.3f} ({low:.3f} .. {high:.3f})"
+        learned.append((dtype, own, f"{1e3 * per_expert:.3f} (± {2e3 * error:.3f})"))
     tables = {dtype: medians(steps) for dtype, steps in found.items()}
     first = next(iter(tables.values()))
-    for key in sorted(first, key=lambda key: (key[0], first[key][0])):
-        cells = " | ".join(f"{1e3 * table[key][1]:.1f}" if key in table else "" for table in tables.values())
-        lines.append(f"| {key[0]} | {key[1]} | {first[key][0]:.1f} | {cells} |")
-    lines += [
-        "",
-        "## What a router learns",
-        "",
-        "Routers see means over some seconds and know nothing of the batches. From means over ten of these steps each, their code learns:",
-        "",
-        "| | per expert, ms: this fit (95 %) | learned by the router's code (± 2 standard errors) |",
-        "|---|---|---|",
-    ]
-    for dtype, steps in found.items():
-        low, high = (1e3 * bound for bound in laws[dtype].intervals[1])
-        constants, error = as_routers_learn_it(steps, N_EXPERTS)
-        lines.append(
-            f"| {dtype} | {1e3 * laws[dtype].constants[1]:.3f} ({low:.3f} .. {high:.3f}) | {1e3 * constants[1]:.3f} (± {2e3 * error:.3f}) |"
+    of_batches = [
+        (
+            str(key[0]), key[1], f"{first[key][0]:.1f}",
+            *(f"{1e3 * one[key][1]:.1f}" if key in one else "" for one in tables.values()),
         )
-    return "\n".join([*lines, ""])
+        for key in sorted(first, key=lambda key: (key[0], first[key][0]))
+    ]  # fmt: skip
+    return filled(
+        TEMPLATES / "steps.txt", date=datetime.now(UTC).date(), revision=revision(), version=version, machine=cpu_model(), width=WIDTH,
+        laws=table(("", "ms", "R²", "of batch alone", "of batches' medians", "steps"), rows),
+        medians=table(("batch", "requests", "active experts", *(f"step, {dtype}, ms" for dtype in found)), of_batches),
+        learned=table(("", "per expert, ms: this fit (95 %)", "learned by the router's code (± 2 standard errors)"), learned),
+    )  # fmt: skip
+
+
+def formula(law: Law) -> str:
+    """Return a fitted step time in milliseconds."""
+    fixed, expert, request = (1e3 * constant for constant in law.constants)
+    return f"T = {fixed:.1f} + {expert:.3f} A + {request:.3f} B"
 
 
 def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
@@ -118,23 +101,18 @@ def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
     figure.savefig(PICTURE, dpi=120)
 
 
-@click.command("law", context_settings={"show_default": True})
-@click.option("--dtype", "dtypes", multiple=True, default=DTYPES, help="Weights; repeatable.")
-@click.option("--seed", default=0, help="Of prompts, order and sampling.")
-def command(*, dtypes: tuple[str, ...], seed: int) -> None:
+@click.command("law")
+def command() -> None:
     """Measure, and write docs/benchmarks/steps.md."""
     found, laws, version = {}, {}, ""
-    for dtype in dtypes:
+    for dtype in DTYPES:
         with first_engine(dtype, "steps.log") as engine, Progress(console=Console(stderr=True)) as bar:
             version = prove(engine.about(), dtype)
             task = bar.add_task(dtype)
             told = partial(_tell, bar, task)
-            found[dtype] = read(list(measure(engine, list(BATCHES), TOKENS, seed, told)))
-        law = laws[dtype] = fit(found[dtype], seed)
-        fixed, expert, request = (1e3 * constant for constant in law.constants)
-        click.echo(
-            f"{dtype}: T = {fixed:.2f} + {expert:.3f} A + {request:.3f} B ms, R2 {law.r2:.3f} (batch alone {law.r2_batch:.3f}), {law.steps} steps"
-        )
+            found[dtype] = read(list(measure(engine, list(BATCHES), TOKENS, 0, told)))
+        law = laws[dtype] = fit(found[dtype])
+        click.echo(f"{dtype}: {formula(law)} ms, R2 {law.r2:.3f} (batch alone {law.r2_batch:.3f})")
     PAGE.write_text(page(found, laws, version))
     FIGURES.write_text(json.dumps({dtype: asdict(law) for dtype, law in laws.items()}, indent=1) + "\n")
     draw(found, laws)

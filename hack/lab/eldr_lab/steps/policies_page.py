@@ -1,187 +1,235 @@
-"""What the comparison of policies on real engines looks like: page and picture. Nothing here measures."""
+"""What the traces of a comparison show together: figures, page and picture.
+
+Means over traces have Student's t intervals. Nothing here measures.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from eldr.simulate.contenders import LEARNED, PRIOR
+from eldr.simulate.pairs import change, half_width
 from eldr_bench.machine import ROOT
-from eldr_lab.steps.machine import WIDTH
-from eldr_lab.steps.policies_figures import LEAST, NAMES, TIMES, measured, title
-from eldr_lab.steps.traffic import LONGEST, SHORTEST
+from eldr_lab.report import filled, table
+from eldr_lab.steps.machine import LONGEST, MEASURES, SHORTEST, TIMES, WIDTH
 
-PAGE = ROOT / "docs" / "benchmarks" / "policies.md"
-PICTURE = ROOT / "docs" / "images" / "policies.png"
 Json = dict[str, Any]
+PAGE = ROOT / "docs" / "benchmarks" / "policies.md"
+FIGURES = PAGE.with_suffix(".json")
+PICTURE = ROOT / "docs" / "images" / "policies.png"
+TEMPLATES = Path(__file__).with_name("templates")
+LEAST = 6
+"""Traces; of fewer, no policy is called better or worse than another."""
+NAMES = {
+    "JSQ": "JSQ",
+    "ELDR": "band",
+    "ELDR:max_load=1.25": "band, bounded 1.25",
+    "MarginalUnion": "MarginalUnion",
+    LEARNED: "MarginalUnion + learned prior",
+    PRIOR: "MarginalUnion + prior",
+}
 _BUSY = 2.0
 """How much slower its slowest moments were than its fastest ones, where other programs had the caches: idle, 1.6 at most."""
+_FEW_TRACES = "**Of {} of {} traces: too few to call a policy better or worse.**\n\n"
+_BUSY_MACHINE = "**A busy machine**: other programs had a part of its caches, so that steps depended less on their experts than on an idle one.\n\n"
 
 
-def table_rows(pool: Json) -> list[list[str]]:
-    """Return a pool's figures as a table's head and rows."""
-    order = ("active experts", "batch", *TIMES, "tokens/s")
-    rows = [["policy", "active experts", "batch", "TPOT mean, ms", "P50, ms", "P99, ms", "tokens/s"]]
-    for name, values in pool["policies"].items():
-        cells = {m: f"{1e3 * v:.2f}" if m in TIMES else f"{v:.1f}" for m, v in values.items()}
-        for measure, change in pool["changes"].get(name, {}).items():
-            cells[measure] += f" ({_percent(*change)})"
-        rows.append([NAMES.get(name, name), *(cells[measure] for measure in order)])
-    return rows
+class Measured(NamedTuple):
+    """How a policy differs from JSQ in one pool.
+
+    Attributes
+    ----------
+    pool : str
+    policy : str
+        As in tables.
+    traces : int
+    changes : dict of str to (float, float)
+        By measure: mean of the traces' paired changes and half the width of its 95 % interval, percent; NaN of one trace.
+    """
+
+    pool: str
+    policy: str
+    traces: int
+    changes: dict[str, tuple[float, float]]
+
+    def verdict(self, measure: str) -> str:
+        """Say what the interval of a time says."""
+        mean, half = self.changes[measure]
+        if self.traces < LEAST:
+            return f"too few traces ({self.traces})"
+        if abs(mean) <= half:
+            return f"not distinguished over {self.traces} traces"
+        return f"{'shorter' if mean < 0 else 'longer'} over {self.traces} traces"
 
 
-def verdict_rows(results: Json) -> list[list[str]]:
-    """Return what the intervals of times say, as a table's head and rows."""
-    rows = [[one.pool, one.policy, *(one.verdict(measure) for measure in TIMES)] for one in measured(results)]
-    return [["pool", "policy", *TIMES], *rows]
+def load(path: Path = FIGURES) -> Json | None:
+    """Return the figures that were published, if there are any."""
+    if not path.exists():
+        return None
+    found: Json = json.loads(path.read_text())
+    return found
+
+
+def measured(results: Json) -> list[Measured]:
+    """Return every policy's changes, pool by pool."""
+    return [
+        Measured(title(pool), NAMES.get(name, name), len(pool["traces"]), {m: (mean, math.nan if half is None else half) for m, (mean, half) in changes.items()})
+        for pool in results["pools"]
+        for name, changes in pool["changes"].items()
+    ]  # fmt: skip
+
+
+def title(pool: Json) -> str:
+    """Return a pool's name."""
+    if pool["holds"]:
+        return f"{pool['engines']} engines, {pool['engines'] * pool['batch']} requests kept in flight"
+    return f"{pool['engines']} engines, {pool['rate']:.1f} requests/s"
+
+
+def as_json(about: Json, rows: Sequence[Json]) -> Json:
+    """Return all figures.
+
+    Parameters
+    ----------
+    about : dict
+        What was measured, and with what.
+    rows : sequence of dict
+        Results: ``setting``, ``trace``, ``commit``, ``date``, ``slowness``, and ``found`` as :meth:`eldr_lab.steps.pools.Trace.run` returns it.
+    """
+    settings: dict[str, list[Json]] = {}
+    for row in rows:
+        settings.setdefault(json.dumps(row["setting"]), []).append(row)
+    pools = [_pool(json.loads(setting), some) for setting, some in settings.items()]
+    factors = [factor for row in rows for factor in row["slowness"]]
+    return about | {
+        "commits": sorted({row["commit"] for row in rows}),
+        "dates": sorted({row["date"] for row in rows}),
+        "slowness": [min(factors), max(factors)],
+        "traces": min(len(one["traces"]) for one in pools),
+        "pools": pools,
+    }
+
+
+def _pool(setting: Json, rows: Sequence[Json]) -> Json:
+    """Return one pool's figures over its traces.
+
+    Times are in seconds, changes in percent with half the width of their intervals.
+    """
+    rows = sorted(rows, key=lambda row: int(row["trace"]))
+    found = [row["found"] for row in rows]
+    first, *others = names = list(found[0]["policies"])
+    by_trace = {name: {m: [one["policies"][name][m] for one in found] for m in MEASURES} for name in names}
+    laws = [one["law"] for one in found]
+    return setting | {
+        "traces": [row["trace"] for row in rows],
+        "requests": [one["requests"] for one in found],
+        "rate": None if setting["holds"] else found[0]["rate"],
+        "policies": {name: {m: fmean(some) for m, some in own.items()} for name, own in by_trace.items()},
+        "by_trace": by_trace,
+        "changes": {name: {m: _percent(by_trace[name][m], by_trace[first][m]) for m in MEASURES} for name in others},
+        "predicted": {} if setting["holds"] else {
+            name: {
+                "active experts": fmean(one["predicted"][name]["active experts"] for one in found),
+                "TPOT P50": _percent(*([one["predicted"][which]["TPOT P50"] for one in found] for which in (name, first))),
+            }
+            for name in names
+        },
+        "law": {
+            "constants": [_interval([law["constants"][at] for law in laws]) for at in range(3)],
+            "r2": fmean(law["r2"] for law in laws),
+            "r2_batch": fmean(law["r2_batch"] for law in laws),
+        },
+    }  # fmt: skip
+
+
+def _percent(values: Sequence[float], base: Sequence[float]) -> list[float | None]:
+    mean, half = change(values, base)
+    return [100.0 * mean, _known(100.0 * half)]
+
+
+def _interval(values: Sequence[float]) -> list[float | None]:
+    return [fmean(values), _known(half_width(values))]
+
+
+def _known(half: float) -> float | None:
+    """Return half an interval's width, None for that of one trace: JSON has no NaN."""
+    return None if math.isnan(half) else half
 
 
 def page(results: Json) -> str:
     """Return the page."""
-    fastest, slowest = results["slowness"]
-    few = results["traces"] < LEAST
-    busy = slowest > _BUSY * fastest
-    lines = [
-        "# Placement on real engines",
-        "",
-        *([f"**Of {results['traces']} of {LEAST} traces: too few to call a policy better or worse.**", ""] if few else []),
-        *(["**A busy machine**: other programs had a part of its caches, so that steps depended less on their experts than on an idle one.", ""] if busy else []),
-        f"`make -C hack/lab bench-policies` on {', '.join(results['dates'])}, {', '.join(results['commits'])}: vLLM {results['vllm']} on a CPU ({results['machine']}), {results['dtype']}.",
-        f"The small trained model has experts of {WIDTH} units ([its steps follow their active experts](steps.md)).",
-        f"Real text of the kinds {', '.join(results['kinds'])}; {results['prompts']} prompts, answers of {SHORTEST} to {LONGEST} tokens.",
-        "",
-        "- All policies get the same requests at the same times.",
-        "- Every engine has a core to itself while it computes. Engines take turns; each has a clock that advances by the CPU time of its steps. The pools of all policies advance together.",
-        f"- A step that is always the same is measured alongside. Times are given at the speed at which it takes {1e3 * results['reference']:.1f} ms; the machine was {fastest:.2f} to {slowest:.2f} times as slow.",
-        "- Policies, unions and the learning of the step-time model are the router's own code. It learns every 2 s here, not every 10. Each trace begins with what was learned from batches of all kinds of text.",
-        "- Each policy proves its row: every decision follows its rule, every measured request is answered in full, and every step reports its experts in all layers.",
-        "- *prior*: centroids fitted to other prompts of the same kinds. *learned prior*: the router learns it while it places, as it does without a centroid set; it knows nothing before a trace begins, and its first decision rests on unions alone.",
-        "",
-        "In brackets: change against JSQ, mean over traces ± half of the 95 % interval (Student's t over traces, each paired with JSQ's same trace).",
-        "A trace is a draw of arrivals and of the fit of centroids. Prompts, model and machine are the same in all.",
-        f"P99 rests on {_span([n for pool in results['pools'] for n in pool['requests']])} requests of each trace, and so on the slowest one or two. Active experts: mean over the layers, as a generated token sees them.",
-        "",
-        *_table(verdict_rows(results)),
-        "",
-        "Chance alone makes one such verdict in twenty.",
-        "",
-        "![Changes against JSQ](../images/policies.png)",
-    ]  # fmt: skip
-    for pool in results["pools"]:
-        lines += [
-            "",
-            f"## {title(pool)}",
-            "",
-            f"Traces: {len(pool['traces'])}.",
-            "",
-            *_table(table_rows(pool)),
-        ]
-        lines += ["", *_proofs(pool)]
-        if pool["predicted"]:
-            lines += ["", *_predictions(pool)]
-    lines += ["", "## The step-time model", "", *_laws(results["pools"], results["batches"])]
-    return "\n".join([*lines, ""])
+    few, busy = results["traces"] < LEAST, results["slowness"][1] > _BUSY * results["slowness"][0]
+    requests = [n for pool in results["pools"] for n in pool["requests"]]
+    verdicts = [
+        [one.pool, one.policy, *(one.verdict(measure) for measure in TIMES)] for one in measured(results)
+    ]
+    values = results | {
+        "warnings": _FEW_TRACES.format(results["traces"], LEAST) * few + _BUSY_MACHINE * busy,
+        "dates": ", ".join(results["dates"]), "commits": ", ".join(results["commits"]), "kinds": ", ".join(results["kinds"]),
+        "reference": 1e3 * results["reference"], "width": WIDTH, "shortest": SHORTEST, "longest": LONGEST,
+        "fewest": min(requests), "most": max(requests), "verdicts": table(("pool", "policy", *TIMES), verdicts),
+        "pools": "\n\n".join(_section(pool) for pool in results["pools"]), "laws": _laws(results["pools"], results["batches"]),
+    }  # fmt: skip
+    return filled(TEMPLATES / "policies.txt", **values)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *rest = (f"| {' | '.join(cells)} |" for cells in rows)
-    return [head, "|" + "---|" * len(rows[0]), *rest]
+def _section(pool: Json) -> str:
+    order = ("active experts", "batch", *TIMES, "tokens/s")
+    rows = []
+    for name, values in pool["policies"].items():
+        cells = {m: f"{1e3 * v:.2f}" if m in TIMES else f"{v:.1f}" for m, v in values.items()}
+        for measure, found in pool["changes"].get(name, {}).items():
+            cells[measure] += f" ({_text(*found)})"
+        rows.append([NAMES.get(name, name), *(cells[measure] for measure in order)])
+    head = ("policy", "active experts", "batch", "TPOT mean, ms", "P50, ms", "P99, ms", "tokens/s")
+    parts = [f"## {title(pool)}", f"Traces: {len(pool['traces'])}.", table(head, rows)]
+    if pool["predicted"]:
+        predicted = []
+        for name, simulated in pool["predicted"].items():
+            real = pool["policies"][name]["active experts"]
+            off = 100 * (simulated["active experts"] / real - 1.0)
+            row = [f"{simulated['active experts']:.1f} ({off:+.1f} %)", f"{real:.1f}", "", ""]
+            if name in pool["changes"]:
+                row[2:] = _text(*simulated["TPOT P50"]), _text(*pool["changes"][name]["TPOT P50"])
+            predicted.append([NAMES.get(name, name), *row])
+        parts.append(
+            table(
+                ("policy", "active experts, simulated", "here", "TPOT P50 against JSQ, simulated", "here"),
+                predicted,
+            )
+        )
+    return "\n\n".join(parts)
 
 
-def _percent(mean: float, half: float | None) -> str:
+def _text(mean: float, half: float | None) -> str:
     return f"{mean:+.1f} %" if half is None else f"{mean:+.1f} ±{half:.1f} %"
 
 
-def _ms(mean: float, half: float | None) -> str:
-    return f"{1e3 * mean:.3f}" if half is None else f"{1e3 * mean:.3f} ±{1e3 * half:.3f}"
-
-
-def _span(counts: Sequence[int]) -> str:
-    return f"{min(counts)} to {max(counts)}"
-
-
-def _proofs(pool: Json) -> list[str]:
-    rows = [
-        [
-            "policy",
-            "every decision rests on",
-            "decisions",
-            "JSQ decides otherwise",
-            "requests answered",
-            "their tokens",
-        ]
-    ]
-    for name, proof in pool["proofs"].items():
-        counts = (proof[part] for part in ("decisions", "unlike", "answered", "tokens"))
-        rows.append([NAMES.get(name, name), proof["reason"], *map(str, counts)])
-    return _table(rows)  # fmt: skip
-
-
-def _predictions(pool: Json) -> list[str]:
-    first = next(iter(pool["policies"]))
-    rows = [["policy", "active experts, simulated", "here", "TPOT P50 against JSQ, simulated", "here"]]
-    for name, told in pool["predicted"].items():
-        real = pool["policies"][name]["active experts"]
-        less, own = told["TPOT P50"], [0.0, None] if name == first else pool["changes"][name]["TPOT P50"]
-        cells = ["", ""] if name == first else [_percent(*less), _percent(*own)]
-        off = 100 * (told["active experts"] / real - 1.0)
-        rows.append(
-            [NAMES.get(name, name), f"{told['active experts']:.1f} ({off:+.1f} %)", f"{real:.1f}", *cells]
+def _laws(pools: Sequence[Json], batches: Json) -> str:
+    def row(name: str, constants: Sequence[Sequence[float]], off: str, law: Json) -> list[str]:
+        fixed, expert, request = (
+            f"{1e3 * mean:.3f}" if half is None else f"{1e3 * mean:.3f} ±{1e3 * half:.3f}"
+            for mean, half in constants
         )
-    return [
-        "`eldr simulate`'s code on the same requests and arrivals. It is given what each request did alone, and the step-time model that the router's code learned.",
-        "",
-        *_table(rows),
-    ]  # fmt: skip
+        return [name, fixed, expert, off, request, f"{law['r2']:.3f}", f"{law['r2_batch']:.3f}"]
 
-
-def _laws(pools: Sequence[Json], batches: Json) -> list[str]:
-    batch_expert = batches["constants"][1]
-    half_widths = [(high - low) / 2 for low, high in batches["intervals"]]
-    whole = [["", "fixed, ms", "per active expert, ms", "", "per request, ms", "R²", "of batch alone"]]
-    whole.append(
-        _law("batches of bench-steps", list(zip(batches["constants"], half_widths, strict=True)), "", batches)
-    )
-    own = [["pool", "policy", "fit, ms", "learned, ms", "difference, ms", ""]]
+    halves = [(high - low) / 2 for low, high in batches["intervals"]]
+    rows = [row("batches of bench-steps", list(zip(batches["constants"], halves, strict=True)), "", batches)]
     for pool in pools:
-        law = pool["law"]
-        off = 100 * (law["constants"][1][0] / batch_expert - 1)
-        whole.append(_law(title(pool), law["constants"], f"{off:+.1f} %", law))
-        for name, learned in pool["learned"].items():
-            above, half = learned["above_fit"]
-            agree = "one trace" if half is None else "agree" if abs(above) <= half else "**apart**"
-            own.append(
-                [
-                    title(pool),
-                    NAMES.get(name, name),
-                    _ms(*pool["laws"][name]["constants"][1]),
-                    _ms(*learned["per_expert"]),
-                    _ms(above, half),
-                    agree,
-                ]
-            )
-    return [
-        "T = fixed + per expert x A + per request x B, fitted trace by trace to all steps but those beyond six median deviations.",
-        "Mean over traces ± half of the 95 % interval; of the batches that [steps](steps.md) describes, by bootstrap over batches.",
-        "",
-        *_table(whole),
-        "",
-        "All rows are given at one speed and come from one machine. The percentage is the difference between the pools' cost of an expert and that of the batches.",
-        "On pages of different sessions it differs by more, as the speed of the machine does.",
-        "",
-        "What an expert costs by a fit of every step under one policy, and as the router's code learned it from means over some seconds of the same steps.",
-        "Where batch and experts vary together, neither separates them well:",
-        "",
-        *_table(own),
-    ]  # fmt: skip
-
-
-def _law(name: str, constants: Sequence[Sequence[float]], off: str, law: Json) -> list[str]:
-    fixed, expert, request = (_ms(*constant) for constant in constants)
-    return [name, fixed, expert, off, request, f"{law['r2']:.3f}", f"{law['r2_batch']:.3f}"]
+        off = 100 * (pool["law"]["constants"][1][0] / batches["constants"][1] - 1)
+        rows.append(row(title(pool), pool["law"]["constants"], f"{off:+.1f} %", pool["law"]))
+    return table(
+        ("", "fixed, ms", "per active expert, ms", "", "per request, ms", "R²", "of batch alone"), rows
+    )
 
 
 def draw(results: Json) -> None:
@@ -193,18 +241,18 @@ def draw(results: Json) -> None:
     shown = ("active experts", *TIMES)
     for axis, pool in zip(axes, pools, strict=True):
         for at, (name, changes) in enumerate(pool["changes"].items()):
-            for row, measure in enumerate(shown):
-                mean, half = changes[measure]
-                y = row + 0.22 * (at - (len(pool["changes"]) - 1) / 2)
-                axis.errorbar(
-                    mean,
-                    y,
-                    xerr=half or 0.0,
-                    fmt="o",
-                    color=f"C{at + 1}",
-                    linewidth=2,
-                    label=NAMES.get(name, name) if not row else None,
-                )
+            places = [row + 0.22 * (at - (len(pool["changes"]) - 1) / 2) for row in range(len(shown))]
+            means, halves = zip(*(changes[measure] for measure in shown), strict=True)
+            errors = [half or 0.0 for half in halves]
+            axis.errorbar(
+                means,
+                places,
+                xerr=errors,
+                fmt="o",
+                color=f"C{at + 1}",
+                linewidth=2,
+                label=NAMES.get(name, name),
+            )
         axis.axvline(0, color="0.6", linewidth=1)
         axis.set(title=title(pool), xlabel=f"change against JSQ, %, {len(pool['traces'])} traces")
         axis.set_yticks(range(len(shown)), shown)

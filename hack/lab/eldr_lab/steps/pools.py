@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,16 +15,16 @@ from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload, make_workload
+from eldr_demo.compare import STATISTICS
 from eldr_lab.pool.contenders import Contender, parse_contender
 from eldr_lab.pool.witness import Witness
 from eldr_lab.steps.engines import Engine
-from eldr_lab.steps.law import Plain, fit_plain
+from eldr_lab.steps.law import fit_plain
 from eldr_lab.steps.machine import MAX_NUM_SEQS, N_EXPERTS
-from eldr_lab.steps.outcome import measures
 from eldr_lab.steps.start import Start
 from eldr_lab.steps.traffic import Traffic
 from eldr_lab.steps.witness import prove
-from eldr_lab.steps.world import Ran, Request, World, run_side_by_side
+from eldr_lab.steps.world import Ran, Request, Served, World, run_side_by_side
 
 Json = dict[str, Any]
 
@@ -119,9 +119,8 @@ class Trace:
         -------
         dict
             ``rate`` (requests per second of the worlds' clocks; of no meaning where the number in flight is held), ``requests``, ``law`` of all steps; by policy
-            ``policies`` (measures), ``proofs``, ``laws``, ``learned`` (constants that the router's code learned, and the standard error of the second) and
-            ``predicted`` (the simulator, given the law learned under the first policy, what each request alone did and the same arrivals; empty
-            where the number in flight is held).
+            ``policies`` (measures), ``reasons`` of its decisions and ``predicted`` (the simulator, given the model learned under the first policy, what each
+            request alone did and the same arrivals; empty where the number in flight is held).
 
         Raises
         ------
@@ -137,27 +136,23 @@ class Trace:
             }
             run_side_by_side([run.world for run in runs.values()], lambda now: progress(min(1.0, now / last)))
         population, in_flight = self._traffic.population, setting.in_flight if setting.holds else None
-        proofs = {
+        reasons = {
             name: prove(
                 *run, self._requests, numbers=self._numbers, n_layers=population.n_layers, in_flight=in_flight
             )
             for name, run in runs.items()
         }
-        learned = {name: run.world.learn() for name, run in runs.items()}
-        assert all(learned.values()), "every world knows a law"
-        base = next(law[0] for law in learned.values() if law)
-        steps = {name: run.world.steps for name, run in runs.items()}
+        base = next(iter(runs.values())).world.learn()
+        assert base, "every world has learned a model"
+        steps = np.array(
+            [(ran.seconds, ran.active, ran.batch) for run in runs.values() for ran in run.world.steps]
+        )
         return {
             "rate": self._rate,
             "requests": len(self._numbers),
             "policies": {name: self._measured(run.world) for name, run in runs.items()},
-            "proofs": {name: proof._asdict() for name, proof in proofs.items()},
-            "law": _fit([ran for some in steps.values() for ran in some])._asdict(),
-            "laws": {name: _fit(some)._asdict() for name, some in steps.items()},
-            "learned": {
-                name: {"constants": (law.fixed, law.per_expert, law.per_request), "expert_error": error}
-                for name, (law, error) in ((name, told) for name, told in learned.items() if told)
-            },
+            "reasons": reasons,
+            "law": fit_plain(*steps.T)._asdict(),
             "predicted": {} if setting.holds else {name: self._predict(run.contender, base) for name, run in runs.items()},
         }  # fmt: skip
 
@@ -240,6 +235,33 @@ def under_way(population: Population, workload: Workload, in_flight: int, seed: 
     return replace(workload, **both)
 
 
-def _fit(steps: Sequence[Ran]) -> Plain:
-    told = np.array([(ran.seconds, ran.active, ran.batch) for ran in steps])
-    return fit_plain(*told.T)
+def measures(
+    served: Mapping[int, Served],
+    tokens: Sequence[int],
+    steps: Sequence[Ran],
+    numbers: Sequence[int],
+    window: tuple[float, float],
+) -> dict[str, float]:
+    """Return a value for each of :data:`eldr_lab.steps.machine.MEASURES`.
+
+    Parameters
+    ----------
+    served : mapping of int to Served
+        By the request's number.
+    tokens : sequence of int
+        Length of each request's answer, at least 2.
+    steps : sequence of Ran
+    numbers : sequence of int
+        The requests that count.
+    window : (float, float)
+        Steps that begin in it count, seconds.
+    """
+    begin, end = window
+    run = [step for step in steps if begin <= step.begin < end]
+    times = np.array([(served[n].last - served[n].first) / (tokens[n] - 1) for n in numbers])
+    made = sum(step.batch for step in run)
+    return {f"TPOT {name}": float(statistic(times)) for name, statistic in STATISTICS.items()} | {
+        "active experts": sum(step.batch * step.active for step in run) / made,
+        "batch": made / len(run),
+        "tokens/s": made / (end - begin),
+    }

@@ -15,8 +15,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from eldr_lab.steps.engine import Engine
-from eldr_lab.steps.machine import N_EXPERTS
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import N_EXPERTS, Step
 
 
 class Calls:

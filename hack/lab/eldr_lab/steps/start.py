@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +13,45 @@ import numpy as np
 from eldr.core.step_time_fit import Window
 from eldr_lab.steps.engines import Engine
 from eldr_lab.steps.law import mean_window
-from eldr_lab.steps.pace import Pace
 from eldr_lab.steps.traffic import Traffic
 
+_FIRST = 25
+_EVERY = 6
+_LATEST = 3
 _DRAWS = 3
 _STEPS = 12
 _SIZES = (1 / 3, 2 / 3, 1.0, 4 / 3, 5 / 3)
 """Of batches, as shares of the wanted one."""
+
+
+class Pace:
+    """Turns seconds on a machine whose speed changes into seconds at one speed.
+
+    Parameters
+    ----------
+    reference : callable
+        Does work that is always the same, and returns the seconds that it took.
+    usual : float, optional
+        Seconds that it takes at the speed at which times are told; None: what it takes at first.
+    """
+
+    def __init__(self, reference: Callable[[], float], usual: float | None = None) -> None:
+        self._reference = reference
+        for _ in range(3):  # the first ones fill caches
+            reference()
+        self.usual = usual or statistics.median(reference() for _ in range(_FIRST))
+        self._latest = deque([self.usual] * _LATEST, maxlen=_LATEST)
+        self._asked = 0
+        self.factors: list[float] = []
+        """Times as slow as usual, over the run."""
+
+    def __call__(self, seconds: float) -> float:
+        """Return what they would have been at the usual speed."""
+        if self._asked % _EVERY == 0:
+            self._latest.append(self._reference())
+            self.factors.append(statistics.median(self._latest) / self.usual)
+        self._asked += 1
+        return seconds / self.factors[-1]
 
 
 class Start(NamedTuple):

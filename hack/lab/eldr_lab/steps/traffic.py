@@ -12,13 +12,11 @@ from eldr.core.placement_sim import inclusion_probabilities
 from eldr.fit.samples import Samples
 from eldr.simulate.population import Population
 from eldr_lab.steps.engines import Engine, Recorded
-from eldr_lab.steps.machine import BLOCK, N_EXPERTS, TOP_K
+from eldr_lab.steps.machine import BLOCK, LONGEST, N_EXPERTS, SHORTEST, TOP_K
 from eldr_tiny_moe import corpus
 
 PROMPT = 2 * BLOCK + 1
 """Two blocks of KV, which stay on the engine, and the token that every decode engine computes again."""
-SHORTEST, LONGEST = 32, 96
-"""Tokens of answers."""
 _STEPS = 32
 
 

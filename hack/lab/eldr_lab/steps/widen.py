@@ -1,18 +1,18 @@
 """Widen every expert of a Qwen3-MoE model without changing what it computes. Needs torch and safetensors.
 
-    python -m eldr_lab.steps.widen FOLDER [--width 2048] [--model MODEL] [--seed N]
+    python -m eldr_lab.steps.widen FOLDER
 
 Gate and up projections get more rows, drawn at random, the down projection as many columns of exact zeros: the new units add 0 to
 every sum, so that routing and tokens stay what they were, while reading an expert costs as much more as it is wider. That makes
-experts of a small model heavy enough for a step to feel them, as those of a large one are. The same arguments give the same
+experts of a small model heavy enough for a step to feel them, as those of a large one are. The same model gives the same
 bytes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def widened(weight: torch.Tensor, projection: str, width: int, generator: torch.
     return wide
 
 
-def widen(model: Path, folder: Path, width: int = WIDTH, seed: int = 0) -> None:
+def widen(model: Path, folder: Path, width: int = WIDTH) -> None:
     """Write the widened model; the folder is complete or not there.
 
     Raises
@@ -62,7 +62,7 @@ def widen(model: Path, folder: Path, width: int = WIDTH, seed: int = 0) -> None:
     least = config["moe_intermediate_size"]
     if width <= least or width % _STEP:
         raise ValueError(f"width: expected a multiple of {_STEP} above {least}, got {width}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         half = Path(name) / folder.name
@@ -82,21 +82,5 @@ def widen(model: Path, folder: Path, width: int = WIDTH, seed: int = 0) -> None:
         half.replace(folder)
 
 
-def main() -> None:
-    """Widen what the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the wide model goes; must not exist")
-    parser.add_argument("--model", type=Path, default=MODEL, help="the model to widen")
-    parser.add_argument("--width", type=int, default=WIDTH, help="intermediate units of an expert")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    if options.folder.exists():
-        parser.error(f"{options.folder} exists; name another folder, or remove it")
-    try:
-        widen(options.model, options.folder, options.width, options.seed)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-
-
 if __name__ == "__main__":
-    main()
+    widen(MODEL, Path(sys.argv[1]))

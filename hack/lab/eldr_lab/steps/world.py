@@ -17,7 +17,7 @@ from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import Window, learn
 from eldr.simulate.routing import Placement, Router
 from eldr_lab.steps.law import mean_window
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import Step
 
 _LEARN_EVERY = 2.0
 """Seconds of a world's clock; the router asks its engines every ten, but here a trace is over in a minute."""
@@ -214,13 +214,13 @@ class World:
             self._router.ended(self._placements.pop(int(name)))
         return len(result.ended)
 
-    def learn(self) -> tuple[StepTime, float] | None:
-        """Learn the engines' law as the router does, from means over their latest steps.
+    def learn(self) -> StepTime | None:
+        """Learn the engines' step-time model as the router does, from means over their latest steps.
 
         Returns
         -------
-        (StepTime, float) or None
-            The pool's law and the standard error of ``per_expert``, seconds; None while too little is known.
+        StepTime or None
+            The pool's; None while too little is known.
         """
         for slot in self._slots:
             if len(slot.told) >= _LEAST_STEPS:
@@ -232,7 +232,7 @@ class World:
         if learned.windows < _LEAST_WINDOWS:
             return None
         self._laws[:] = [learned.step_times[str(at)] for at in range(len(self._slots))]
-        return learned.pool, learned.expert_error
+        return learned.pool
 
 
 def run_side_by_side(worlds: Sequence[World], progress: Callable[[float], None] = lambda now: None) -> None:  # noqa: ARG005

@@ -8,8 +8,7 @@ import pytest
 from eldr.core.step_time import StepTime
 from eldr_lab.steps import traffic
 from eldr_lab.steps.engines import Recorded
-from eldr_lab.steps.machine import N_EXPERTS, TOP_K, WIDTH
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import N_EXPERTS, TOP_K, WIDTH, Step
 
 LAW = StepTime(2e-3, 0.5e-3, 0.3e-3, N_EXPERTS)
 LAYERS, KINDS = 2, ("even", "odd")

@@ -10,9 +10,9 @@ from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.core.step_time_fit import Window
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
-from eldr_lab.steps.outcome import MEASURES, measures
-from eldr_lab.steps.pace import Pace
-from eldr_lab.steps.step import Step
+from eldr_lab.steps.machine import MEASURES, Step
+from eldr_lab.steps.pools import measures
+from eldr_lab.steps.start import Pace
 from eldr_lab.steps.world import Request, World, run_side_by_side
 
 LAW = StepTime(2e-3, 0.5e-3, 0.3e-3, 64)
@@ -66,17 +66,6 @@ def trace(times):
     return [Request(at, number % 4, [7], TOKENS) for number, at in enumerate(times)]
 
 
-def test_a_request_alone_takes_the_steps_of_the_law():
-    world, _ = make_world(trace([1.0]))
-    run_side_by_side([world])
-    step = LAW.seconds(1, 4)
-    served = world.served[0]
-    assert served.at == 1.0
-    assert served.first == pytest.approx(1.0 + step)
-    assert served.last == pytest.approx(1.0 + TOKENS * step)
-    assert [ran.batch for ran in world.steps] == [1] * TOKENS
-
-
 def test_requests_join_between_steps_and_the_router_hears_of_ends_when_they_happen():
     step = LAW.seconds(1, 4)
     # the third comes while both engines compute; the fourth just after the first has ended
@@ -97,15 +86,6 @@ def test_the_number_in_flight_is_held():
     assert {ran.batch for ran in full} == {4}
 
 
-def test_worlds_advance_together():
-    slow, _ = make_world(trace([0.0] * 4), pace=lambda seconds: 2 * seconds)
-    fast, _ = make_world(trace([0.0] * 4))
-    clocks = []
-    run_side_by_side([slow, fast], clocks.append)
-    assert clocks == sorted(clocks)
-    assert slow.served[3].last == pytest.approx(2 * fast.served[3].last)
-
-
 def test_a_step_that_computes_prompts_is_told(monkeypatch):
     world, _ = make_world(trace([0.0]))
     monkeypatch.setattr(FakeEngine, "step", lambda self: Step(1.0, 65, [4, 4], ["0"], []))
@@ -117,10 +97,9 @@ def test_the_law_is_learned_from_the_steps():
     rng = np.random.default_rng(0)
     world, laws = make_world(trace(np.cumsum(rng.exponential(0.012, 1500)).tolist()))
     run_side_by_side([world])
-    learned, error = world.learn()
+    learned = world.learn()
     # experts and requests vary together here: only their sum is certain
     assert learned.seconds(4, 16) == pytest.approx(LAW.seconds(4, 16), rel=0.05)
-    assert error > 0
     assert laws[0].seconds(4, 16) == pytest.approx(LAW.seconds(4, 16), rel=0.05)
 
 
@@ -151,13 +130,6 @@ def test_what_a_trace_measured():
     assert slow["TPOT mean"] > 1.1 * base["TPOT mean"], "slower steps, and so fuller ones"
     assert base["active experts"] >= 4 * base["batch"] * 0.99, "a token sees its step's experts"
     assert base["tokens/s"] == pytest.approx(600 * TOKENS / (times[700] - times[100]), rel=0.05)
-
-
-def test_a_world_ends_with_the_last_request_that_counts():
-    world, _ = make_world(trace([0.0] * 4 + [100.0] * 4), counted=range(4))
-    run_side_by_side([world])
-    assert len(world.served) == 4
-    assert all(one.tokens == TOKENS for one in world.served.values())
 
 
 def test_a_router_knows_what_it_was_told_beforehand():
