@@ -29,8 +29,8 @@ from eldr_bench.proof import Unproven, require
 from eldr_bench.router import in_turn
 from eldr_demo.answers import AnswerError
 from eldr_lab.contexts import page, unaware
-from eldr_lab.contexts.quantities import quantities, rounded
 from eldr_lab.contexts.traffic import Request, Served, draw, numbered, play
+from eldr_lab.studies.contexts import quantities, rounded
 from eldr_tiny_moe import corpus
 from tests.support.processes import wait_for
 from tests.support.router import Router, router

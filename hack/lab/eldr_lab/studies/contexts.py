@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import click
 import numpy as np
+import numpy.typing as npt
 
 from eldr.contract import POLICY_MARGINAL
 from eldr.core.policies import make_policy
@@ -23,12 +25,11 @@ from eldr.simulate.active import active_experts
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge
 from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
-from eldr.simulate.workload import draw_labels, draw_records, poisson
+from eldr.simulate.workload import Times, draw_labels, draw_records, poisson
 from eldr_bench.machine import ROOT
-from eldr_lab.contexts.quantities import quantities, rounded
 from eldr_lab.pool.kv_engine import KvEngine
 from eldr_lab.pool.kv_run import Found, KvRouter, Seeing, Workload, serve
-from eldr_lab.studies import contexts_page
+from eldr_lab.report import Interval, changes, filled, interval, table
 from eldr_router.engines.contexts import Cache
 
 PAGE = ROOT / "docs" / "benchmarks" / "contexts.md"
@@ -105,6 +106,18 @@ CASES = (
     *(Case(28_000, 0.0, rate) for rate in (24.0, 28.0)),
 )
 """A card of 80 GB has room for 112,000 tokens beside the model's weights, one of 141 GB for 670,000; 28,000 are full of short requests."""
+PLAIN, JSQ = "default, requests only", "JSQ, requests only"
+_COLUMNS = (
+    ("preemptions / 1000", "preemptions", 1.0, ".1f"),
+    ("refused at least once / 1000", "refused", 1.0, ".1f"),
+    ("TPOT P50, ms", "tpot_p50", 1e3, ".1f"),
+    ("P99", "tpot_p99", 1e3, ".1f"),
+    ("first token P99, short, s", "short_p99", 1.0, ".2f"),
+    ("long, s", "long_p99", 1.0, ".2f"),
+    ("latency P50, s", "latency_p50", 1.0, ".2f"),
+    ("P99", "latency_p99", 1.0, ".1f"),
+)
+_CHANGES = ("tpot_mean", "tpot_p50", "tpot_p99", "latency_p50", "latency_p99")
 Figures = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By case, seed, policy and quantity."""
 
@@ -174,13 +187,99 @@ def job(case: Case, seed: int, requests: int = 2000, end: float = 1.5 * END) -> 
     }
 
 
-def page_of(figures: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> str:
+def quantities(
+    tpot: Times, waited: Times, latency: Times, is_long: npt.NDArray[np.bool_]
+) -> dict[str, float]:
+    """Return means and percentiles, seconds; those of long requests where there are any.
+
+    Parameters
+    ----------
+    tpot, waited, latency : ndarray of float, shape (n,)
+        Seconds between tokens, mean of each request; until its first token, and its last.
+    is_long : ndarray of bool, shape (n,)
+    """
+    found = {"tpot_mean": float(tpot.mean())}
+    for name, values in (
+        ("short", waited[~is_long]),
+        ("long", waited[is_long]),
+        ("tpot", tpot),
+        ("latency", latency),
+    ):
+        if len(values):
+            found[f"{name}_p50"], found[f"{name}_p99"] = np.percentile(values, (50, 99)).tolist()
+    return found
+
+
+def rounded(found: dict[str, float]) -> dict[str, float]:
+    """Return quantities with the five digits that are kept."""
+    return {name: float(f"{value:.5g}") for name, value in found.items()}
+
+
+def page(figures: Figures) -> str:
     """Return the page."""
-    parts = {key: key.split(",") for key in figures}
-    cases = [Case(int(capacity), float(share), float(rate)) for capacity, share, rate in parts.values()]
-    order = {case.key: at for at, case in enumerate(CASES)}
-    cases.sort(key=lambda case: order.get(case.key, len(order)))
-    return contexts_page.page([(case.capacity, case.share, case.rate, figures[case.key]) for case in cases])
+    order = [case.key for case in CASES]
+    found = {
+        key: figures[key]
+        for key in sorted(figures, key=lambda key: order.index(key) if key in order else len(order))
+    }
+    seeds = sorted({int(seed) for case in found.values() for seed in case})
+    return filled(
+        Path(__file__).with_name("templates") / "contexts.txt", cells=len(found), first=seeds[0], last=seeds[-1], result=_result(found),
+        against_jsq=_against(found, JSQ), against_default=_against(found, PLAIN), each="\n\n".join(_cells(found)),
+    )  # fmt: skip
+
+
+def _result(found: Figures) -> str:
+    """Return, for each policy, the range over the cells of what clients notice."""
+    rows, columns = [], (*_COLUMNS[:2], *_COLUMNS[4:6])
+    for name in POLICIES:
+        cells = []
+        for _, what, unit, form in columns:
+            values = [
+                [unit * seed[name][what] for seed in case.values() if what in seed[name]]
+                for case in found.values()
+            ]
+            means = [interval(some).mean for some in values if some]
+            cells.append(f"{min(means):{form}} .. {max(means):{form}}")
+        for what in ("tpot_p50", "tpot_p99"):
+            means = [_change(case, name, JSQ, what).mean for case in found.values()]
+            cells.append(f"{min(means):+.1f} .. {max(means):+.1f}")
+        rows.append((name, *cells))
+    titles = [title for title, *_ in columns]
+    return table(("policy", *titles, "TPOT P50 against JSQ by requests only, %", "P99"), rows)
+
+
+def _change(case: dict[str, dict[str, dict[str, float]]], name: str, base: str, what: str) -> Interval:
+    return changes(*([seed[which][what] for seed in case.values()] for which in (name, base)))
+
+
+def _where(key: str) -> str:
+    capacity, share, rate = (float(part) for part in key.split(","))
+    return f"{capacity / 1000:g}k tokens of KV, {100 * share:g} % long, {rate:g}/s"
+
+
+def _against(found: Figures, base: str) -> str:
+    """Return changes in percent, by case and policy."""
+    rows = [
+        (_where(key), name, *(str(_change(case, name, base, what)) for what in _CHANGES))
+        for key, case in found.items()
+        for name in POLICIES
+        if name not in (JSQ, base) and not (base == PLAIN and name.startswith("JSQ"))
+    ]
+    return table(("where", "policy", "TPOT mean, %", "P50", "P99", "latency P50, %", "P99"), rows)
+
+
+def _cells(found: Figures) -> Iterator[str]:
+    for key, case in found.items():
+        rows = []
+        for name in POLICIES:
+            cells = []
+            for _, what, unit, form in _COLUMNS:
+                values = [unit * seed[name][what] for seed in case.values() if what in seed[name]]
+                cells.append(interval(values).text(form, form) if values else "-")
+            rows.append((name, *cells))
+        yield f"{_where(key)}:"
+        yield table(("policy", *(title for title, *_ in _COLUMNS)), rows)
 
 
 def run(todo: Sequence[tuple[Case, int]], jobs: int) -> Figures:
@@ -204,7 +303,7 @@ def main(seeds: int, jobs: int, *, again: bool) -> None:
         FIGURES.write_text(
             json.dumps(run(todo, jobs), indent=None, separators=(",", ":"), sort_keys=True) + "\n"
         )
-    PAGE.write_text(page_of(json.loads(FIGURES.read_text())))
+    PAGE.write_text(page(json.loads(FIGURES.read_text())))
 
 
 if __name__ == "__main__":

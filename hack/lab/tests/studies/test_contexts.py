@@ -2,7 +2,7 @@
 
 import json
 
-from eldr_lab.studies.contexts import CASES, FIGURES, PAGE, POLICIES, Case, job, page_of
+from eldr_lab.studies.contexts import CASES, FIGURES, PAGE, POLICIES, Case, job, page
 
 
 def test_cases_are_found_by_keys_of_their_own():
@@ -20,8 +20,8 @@ def test_a_small_case_is_measured_and_told():
         assert all(one["refused"] == 0 for name, one in run.items() if "requests only" in name)
         assert all("long_p99" in one for one in run.values())
         assert all(0.005 < one["tpot_p50"] <= one["tpot_p99"] < 0.1 for one in run.values())
-    assert "## Every cell\n" in page_of(figures)
+    assert "## Every cell\n" in page(figures)
 
 
 def test_the_page_is_that_of_its_figures():
-    assert page_of(json.loads(FIGURES.read_text())) == PAGE.read_text()
+    assert page(json.loads(FIGURES.read_text())) == PAGE.read_text()
