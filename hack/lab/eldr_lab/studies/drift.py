@@ -6,9 +6,10 @@ text, in sessions and bursts, by day and night; what judges it is the operator's
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +25,7 @@ from scipy import stats
 from eldr.sim import traces
 from eldr_bench.machine import ROOT
 from eldr_bench.proof import require
+from eldr_lab.report import filled, table
 from eldr_operator.drift.evidence import Z
 from eldr_operator.drift.spec import DriftSpec
 from tests.support.drifting import (
@@ -64,12 +66,6 @@ MANY_RATE = "2"
 MANY_DAYS = 18
 FITS = 3
 CHANGES = ("full", "half", "new kind", "slow")
-NAMES = {
-    "full": "all traffic becomes kinds that the set does not know",
-    "half": "half of it does",
-    "new kind": "a third of it becomes one such kind, that which the centroids know least",
-    "slow": "all of it does, evenly over an hour",
-}
 HALF_DAYS = 8
 """Of each pool in which nothing is saved."""
 STREAMS = 12
@@ -200,13 +196,15 @@ def draw(path: Path, known: dict[str, Any]) -> None:
     left.set_title("2 requests/s in sessions and bursts; dots: detected")
     left.legend(loc="upper left")
     delays = {
-        f"{change}, {rate}/s": after
+        f"{change}, {rate}/s": [
+            run["requests"]
+            for crowd in CROWDS
+            for run in known[f"{change} {rate} {crowd}"]
+            if run["requests"] is not None
+        ]
         for change in CHANGES
         for rate in RATES
-        if (after := _delays(known, change, rate))
     }
-    if not delays:
-        raise SystemExit("no change was simulated yet: run once without --part")
     right.boxplot(list(delays.values()), orientation="horizontal", whis=(5, 95), showfliers=False)
     right.set_yticks(range(1, len(delays) + 1), list(delays))
     right.invert_yaxis()
@@ -217,15 +215,6 @@ def draw(path: Path, known: dict[str, Any]) -> None:
     right.set_xlim(800, 1.5 * max(map(max, delays.values())))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-
-
-def _delays(known: dict[str, Any], change: str, rate: str) -> list[float]:
-    return [
-        run["requests"]
-        for crowd in CROWDS
-        for run in known.get(f"{change} {rate} {crowd}", [])
-        if run["requests"] is not None
-    ]
 
 
 def per_month(alarms: int, days: int) -> str:
@@ -246,153 +235,97 @@ def quantiles(runs: list[dict[str, Any]], field: str) -> str:
 
 def page(known: dict[str, Any]) -> str:
     """Return the page."""
-    lines = [
-        "# False alarms and delays of drift detection",
-        "",
-        f"Written by `make -C hack/lab bench-drift` on {datetime.now(UTC).date()}. Captured activations of [the small trained model](../../hack/tiny_moe/README.md), 8 kinds of text;",
-        f"{FITS} sets of 4 centroids on 4 kinds and {FITS} of 8 on 6, each on half of the records of its kinds. Traffic draws the other half. A session is 5 requests on",
-        "average (geometric) of one kind and three subjects, half a minute apart. One session in a hundred is a burst of 30 within seconds. The rate",
-        "goes up and down by 80 % over the day; two routers. Baselines hold 150, 300 or 700 records of a log of 10 %, in turn. Settings: the defaults,",
-        f"windows of {SPEC.window_requests} requests and {SPEC.window_seconds} s at least, {SPEC.consecutive_windows} of them. Constants were chosen on seeds below {SEEDS:,}; these runs have seeds from there on.",
-        "How it is decided: [drift](../drift.md).",
-        "",
-        "## False alarms",
-        "",
-        "The mix stays, for a day at a time. Stated is at most one alarm in 30 days, at any rate of requests.",
-        "",
-        "| requests/s | they come as | days | windows | highest score: median / all | alarms | alarms in 30 days (95 %) |",
-        "|---:|---|---:|---:|---:|---:|---:|",
-    ]
-    for rate in RATES:
-        everything = [run for crowd in CROWDS for run in known.get(f"stationary {rate} {crowd}", [])]
-        for crowd in CROWDS:
-            lines += _stationary_row(known.get(f"stationary {rate} {crowd}", []), rate, crowd)
-        lines += _stationary_row(everything, rate, "**all**")
-    lines += [
-        "",
-        "## Many engines",
-        "",
-        f"Sets of {', '.join(map(str, MANY))} centroids, fitted on 1000 synthetic requests of {MANY_KINDS} kinds (captured ones are too few), at {MANY_RATE} requests/s: false alarms as",
-        "above, and delays as below.",
-        "",
-        "| centroids | they come as | days | windows | highest score: median / all | alarms | alarms in 30 days (95 %) |",
-        "|---:|---|---:|---:|---:|---:|---:|",
-    ]
-    for many in MANY:
-        everything = [run for crowd in CROWDS for run in known.get(f"many {many} stationary {crowd}", [])]
-        for crowd in CROWDS:
-            lines += _stationary_row(known.get(f"many {many} stationary {crowd}", []), str(many), crowd)
-        lines += _stationary_row(everything, str(many), "**all**")
-    lines += ["", *_DELAYS_OF.format("centroids").splitlines()]
-    for change in CHANGES:
-        for many in MANY:
-            for crowd in CROWDS:
-                lines += _delay_row(known.get(f"many {many} {change} {crowd}", []), change, str(many), crowd)
-    lines += [
-        "",
-        "## What is measured where nothing is saved",
-        "",
-        "Batches are random, on engines that are always full, and looked at once a minute. A set goes out of service, or is rolled back, if the measured saving is more than",
-        f"{Z:.1f} standard errors below zero, or below its share of the prediction, in {SPEC.consecutive_windows} windows in a row. If fewer than 64 logged requests finished within an hour, nothing is judged.",
-        "",
-        "| engines x batch, answers, log of a router | days | looks | standard error | in standard errors: mean / root mean square / lowest | judged to regress |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for pool in POOLS:
-        lines += _unsaved_row(known.get(f"unsaved {pool.told()}", []), pool)
-    lines += [
-        "",
-        "## Delays",
-        "",
-        "Median / ninth decile from the change (the beginning of a slow one) to the detection. Each run looks for the change for",
-        "24 windows or 90 minutes, whichever is longer.",
-        "",
-        *_DELAYS_OF.format("requests/s").splitlines(),
-    ]
-    for change in CHANGES:
-        for rate in RATES:
-            for crowd in CROWDS:
-                lines += _delay_row(known.get(f"{change} {rate} {crowd}", []), change, rate, crowd)
-    lines += ["", *(f"- {change}: {text}." for change, text in NAMES.items()), ""]
-    return "\n".join([*lines, "![Scores and delays](../images/drift.png)", ""])
+    head = (
+        "they come as",
+        "days",
+        "windows",
+        "highest score: median / all",
+        "alarms",
+        "alarms in 30 days (95 %)",
+    )
+    late = ("they come as", "requests", "minutes", "found")
+    numbers = list(map(str, MANY))
+    return filled(
+        Path(__file__).with_name("templates") / "drift.txt", date=datetime.now(UTC).date(), fits=FITS, spec=SPEC, seeds=SEEDS, z=Z,
+        alarms=table(("requests/s", *head), _alarms(known, "stationary {}", RATES)),
+        many=", ".join(numbers), many_kinds=MANY_KINDS, many_rate=MANY_RATE,
+        many_alarms=table(("centroids", *head), _alarms(known, "many {} stationary", numbers)),
+        many_delays=table(("change", "centroids", *late), _delay_rows(known, "many {1} {0}", numbers)),
+        unsaved=table(
+            ("engines x batch, answers, log of a router", "days", "looks", "standard error",
+             "in standard errors: mean / root mean square / lowest", "judged to regress"),
+            [_unsaved_row(known[f"unsaved {pool.told()}"], pool) for pool in POOLS],
+        ),
+        delays=table(("change", "requests/s", *late), _delay_rows(known, "{0} {1}", RATES)),
+    )  # fmt: skip
 
 
-_DELAYS_OF = """\
-| change | {} | they come as | requests | minutes | found |
-|---|---:|---|---:|---:|---:|
-"""
-
-
-def _delay_row(runs: list[dict[str, Any]], change: str, of: str, crowd: str) -> Iterable[str]:
-    if runs:
+def _delay_rows(known: dict[str, Any], name: str, values: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    for change, value, crowd in itertools.product(CHANGES, values, CROWDS):
+        runs = known[f"{name.format(change, value)} {crowd}"]
         found = sum(run["requests"] is not None for run in runs)
-        yield (
-            f"| {change} | {of} | {crowd} | {quantiles(runs, 'requests')} | {quantiles(runs, 'minutes')} | "
-            f"{found} of {len(runs)} |"
-        )
+        times = (quantiles(runs, field) for field in ("requests", "minutes"))
+        yield change, value, crowd, *times, f"{found} of {len(runs)}"
 
 
-def _stationary_row(runs: list[dict[str, Any]], rate: str, crowd: str) -> Iterable[str]:
-    if runs:
-        alarms, windows = sum(run["alarms"] for run in runs), sum(run["windows"] for run in runs)
-        highest = [run["highest"] for run in runs]
-        yield (
-            f"| {rate} | {crowd} | {len(runs)} | {windows:,} | {np.median(highest):.2f} / {max(highest):.2f} | {alarms} | "
-            f"{per_month(alarms, len(runs))} |"
-        )
+def _alarms(known: dict[str, Any], name: str, values: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    for value in values:
+        own = {crowd: known[f"{name.format(value)} {crowd}"] for crowd in CROWDS}
+        for crowd, runs in (*own.items(), ("**all**", [run for some in own.values() for run in some])):
+            alarms, windows = (sum(run[what] for run in runs) for what in ("alarms", "windows"))
+            highest = [run["highest"] for run in runs]
+            yield (
+                value, crowd, str(len(runs)), f"{windows:,}", f"{np.median(highest):.2f} / {max(highest):.2f}", str(alarms),
+                per_month(alarms, len(runs)),
+            )  # fmt: skip
 
 
-def _unsaved_row(runs: list[dict[str, Any]], pool: Pool) -> Iterable[str]:
-    if runs:
-        mean, error = (float(np.mean([run[field] for run in runs])) for field in ("mean", "error"))
-        spread = float(np.sqrt(np.mean([run["spread"] ** 2 for run in runs])))
-        yield (
-            f"| {pool.told()} | {len(runs) / 2:g} | {sum(run['looks'] for run in runs):,} | {error:.2%} | {mean:+.2f} / {spread:.2f} / "
-            f"{min(run['lowest'] for run in runs):.1f} | {sum(run['lost'] for run in runs)} |"
-        )
+def _unsaved_row(runs: list[dict[str, Any]], pool: Pool) -> tuple[str, ...]:
+    mean, error = (float(np.mean([run[field] for run in runs])) for field in ("mean", "error"))
+    spread = float(np.sqrt(np.mean([run["spread"] ** 2 for run in runs])))
+    looks, lost = (sum(run[what] for run in runs) for what in ("looks", "lost"))
+    lowest = min(run["lowest"] for run in runs)
+    return (
+        pool.told(),
+        f"{len(runs) / 2:g}",
+        f"{looks:,}",
+        f"{error:.2%}",
+        f"{mean:+.2f} / {spread:.2f} / {lowest:.1f}",
+        str(lost),
+    )
 
 
-@click.command()
-@click.option(
-    "--part",
-    "parts",
-    multiple=True,
-    help="Only cells whose name begins so, for instance 'stationary 20'; the others stay as they are.",
-)
-@click.option("--jobs", default=1, show_default=True, help="Processes.")
-@click.option("--more", default=1, show_default=True, help="So many times the days and streams.")
+@click.command(context_settings={"show_default": True})
+@click.option("--jobs", default=1, help="Processes.")
 @click.option("--again", is_flag=True, help="Only write the page, from the last runs.")
-def main(parts: tuple[str, ...], jobs: int, more: int, again: bool) -> None:
+def main(jobs: int, *, again: bool) -> None:
     """Simulate, and write the page."""
-    known: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     cells: dict[str, tuple[Any, int]] = {}
-    for rate, days in RATES.items():
-        for crowd in CROWDS:
+    for crowd in CROWDS:
+        for rate, days in RATES.items():
             cells[f"stationary {rate} {crowd}"] = partial(stationary, rate, crowd), days
             for change in CHANGES:
                 cells[f"{change} {rate} {crowd}"] = partial(changed, rate, crowd, change), STREAMS
-    for many in MANY:
-        for crowd in CROWDS:
-            same = partial(stationary, MANY_RATE, crowd, many=many)
-            cells[f"many {many} stationary {crowd}"] = same, MANY_DAYS
+        for many in MANY:
+            cells[f"many {many} stationary {crowd}"] = (
+                partial(stationary, MANY_RATE, crowd, many=many),
+                MANY_DAYS,
+            )
             for change in CHANGES:
-                other = partial(changed, MANY_RATE, crowd, change, many=many)
-                cells[f"many {many} {change} {crowd}"] = other, STREAMS
+                cells[f"many {many} {change} {crowd}"] = (
+                    partial(changed, MANY_RATE, crowd, change, many=many),
+                    STREAMS,
+                )
     for pool in POOLS:
         cells[f"unsaved {pool.told()}"] = partial(unsaved, pool), HALF_DAYS
-    wanted = [name for name in cells if not again and (not parts or name.startswith(parts))]
+    known: dict[str, Any] = json.loads(FIGURES.read_text()) if again else {}
     with ProcessPoolExecutor(jobs) as processes:
-        for name in wanted:
+        for name, (run, number) in () if again else cells.items():
             print(name, file=sys.stderr, flush=True)
-            run, number = cells[name]
-            known[name] = list(processes.map(run, range(more * number), chunksize=3))
-            FIGURES.write_text(
-                json.dumps({cell: known[cell] for cell in cells if cell in known}, separators=(",", ":"))
-                + "\n"
-            )
+            known[name] = list(processes.map(run, range(number), chunksize=3))
+    FIGURES.write_text(json.dumps(known, separators=(",", ":")) + "\n")
     draw(PICTURE, known)
     PAGE.write_text(page(known))
-    print(f"wrote {PAGE.relative_to(ROOT)}, {FIGURES.relative_to(ROOT)} and {PICTURE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
