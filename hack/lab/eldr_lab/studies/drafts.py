@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from eldr.simulate.contenders import parse_contender
 from eldr.simulate.drafts import Drafts
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
-from eldr.simulate.pairs import half_width
 from eldr.simulate.setting import Setting
 from eldr.simulate.step_times import STEP_TIMES as LAWS
 from eldr.simulate.study import meet, prepare, run_one
@@ -27,7 +27,7 @@ from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_lab.evidence.cells import GEOMETRIES, JSQ, PRIOR, strengths
 from eldr_lab.evidence.running import MOST
-from eldr_lab.report import table
+from eldr_lab.report import filled, interval, table
 
 PAGE = ROOT / "docs" / "benchmarks" / "drafts.md"
 MODELS = "qwen3-30b", "gpt-oss-120b", "gemma-4-26b"
@@ -71,8 +71,7 @@ def run(case: Case) -> list[tuple[Measures, Measures]]:
 
 def change(pairs: list[tuple[Measures, Measures]], name: str) -> str:
     """Return by how many percent the default changes a measure, with its interval over the seeds."""
-    changes = [100 * (getattr(one, name) / getattr(jsq, name) - 1) for jsq, one in pairs]
-    return f"{np.mean(changes):+.1f} ±{half_width(changes):.1f}"
+    return str(interval([100 * (getattr(one, name) / getattr(jsq, name) - 1) for jsq, one in pairs]))
 
 
 def main() -> None:
@@ -93,20 +92,11 @@ def main() -> None:
         *("model", "traffic", "drafts", "tokens a step", "same", "batch", "experts", "TPOT, ms"),
         *("experts, default", "TPOT mean", "TPOT P99"),
     )
-    PAGE.write_text(
-        "# What drafts leave to placement\n\n"
-        "`make -C hack/lab bench-drafts` writes this page. Simulated: "
-        f"{ENGINES} decode engines with the step times of MI300X, answers of {TOKENS} tokens, {SECONDS:g} s measured. *Same* is what drafts do not "
-        f"change. *Rate*: the requests per second that keep a batch of {BATCH:g} without drafts; answers end sooner, and batches are smaller. "
-        "*Batch*: requests come faster. *Drafts* are tokens that engines draft in each step for each request. A step "
-        "loads the experts of all tokens that it feeds, each independent of the others; drafts use as many as accepted tokens. "
-        "Accepted are 85 % of one draft (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 5.4.3: 85 to 90 %), and 60 % of three, an "
-        "assumption. Layers that draft are not simulated, and routers place as they do without drafts. *Batch*, *experts* (of a step, mean "
-        f"over the layers) and *TPOT* are JSQ's. The last three columns are what `{PRIOR}`, the default, changes, in %. Means over {SEEDS} "
-        "seeds with the same arrivals for both, ± half a 95 % interval (Student's t). With one draft, experts agree within 3 % with those of "
-        "simulated engines behind a router (`tests/sim/test_prediction.py`); against real engines no error is known.\n\n"
-        f"{measured(conditions)}\n\n{table(head, rows)}\n"
-    )
+    text = filled(
+        Path(__file__).with_name("templates") / "drafts.txt", engines=ENGINES, tokens=TOKENS, seconds=SECONDS, batch=BATCH,
+        prior=PRIOR, seeds=SEEDS, conditions=measured(conditions), table=table(head, rows),
+    )  # fmt: skip
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

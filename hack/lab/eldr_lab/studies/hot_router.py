@@ -33,7 +33,7 @@ from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
-from eldr_lab.report import table
+from eldr_lab.report import filled, table
 
 ENGINES, LIMIT, HOT = 4, 12, 0.6
 TOKENS, SPEED, RATE = 40, 4.0, 15.0
@@ -213,15 +213,11 @@ def main() -> None:
         "fullest engine",
         "preemptions",
     )
-    PAGE.write_text(
-        "# Routers of which one is hot\n\n"
-        f"`python -m eldr_lab.studies.hot_router --before CHECKOUT` writes this page. {ENGINES} simulated decode engines of {LIMIT} sequences, "
-        f"{RATE:g} requests/s of {TOKENS} tokens by Poisson arrivals for {options.seconds:g} s, {HOT:.0%} of them to the first router, policy JSQ. "
-        f"Means over {options.rounds} draws of arrivals, ± half a 95 % interval (Student's t); *before* and *now* serve the same arrivals in turns. "
-        "*Before* is a checkout whose routers agree on parts of the limit. *Declined*: refusals by engines, in % of the requests. *Fullest engine*: "
-        "sequences that vLLM's gauges show, ten times a second.\n\n"
-        f"{measured(conditions)}\n\n{table(head, rows)}\n"
-    )
+    text = filled(
+        Path(__file__).with_name("templates") / "hot_router.txt", engines=ENGINES, limit=LIMIT, rate=RATE, tokens=TOKENS,
+        seconds=options.seconds, hot=HOT, rounds=options.rounds, conditions=measured(conditions), table=table(head, rows),
+    )  # fmt: skip
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ make -C hack/lab bench-short-prompts
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -27,12 +26,13 @@ from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
-from eldr_lab.report import table
+from eldr_lab.report import filled, table
 from eldr_lab.studies.hot_router import arrivals, problem, program
 
 THRESHOLDS = (0, 64, 256, 1024, 4096)
 DECODE, TOKENS, SPEED, RATE = 2, 48, 2.0, 10.0
 SHORTEST, LONGEST = 8, 4000
+SECONDS, ROUNDS = 30.0, 4
 PAGE = ROOT / "docs" / "benchmarks" / "short-prompts.md"
 
 
@@ -105,14 +105,10 @@ async def ask(found: Run, client: httpx.AsyncClient, url: str, prompt: str) -> N
 
 def main() -> None:
     """Measure, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rounds", type=int, default=4)
-    options = parser.parse_args()
     conditions, found = f"{revision()}, {load_before()}", dict[int, list[Any]]()
-    for seed in range(options.rounds):
+    for seed in range(ROUNDS):
         for threshold in THRESHOLDS[:: 1 if seed % 2 else -1]:
-            found.setdefault(threshold, []).append(run(threshold, options.seconds, seed).row())
+            found.setdefault(threshold, []).append(run(threshold, SECONDS, seed).row())
             print(threshold, seed, found[threshold][-1], flush=True)
     rows = []
     for threshold in THRESHOLDS:
@@ -122,16 +118,11 @@ def main() -> None:
         rows.append((str(threshold), *means, *(cells if threshold else [""] * 4)))
     times = [f"{what} {of}" for what in ("TTFT", "TPOT") for of in ("mean", "P99")]
     head = ("threshold", "whole, %", *(f"{time}, ms" for time in times), *(f"{time}, %" for time in times))
-    PAGE.write_text(
-        "# Short prompts\n\n"
-        f"`make -C hack/lab bench-short-prompts` writes this page: one router, one simulated prefill engine and {DECODE} decode engines, "
-        f"{RATE:g} requests/s by Poisson arrivals for {options.seconds:g} s. Prompts have {SHORTEST} to {LONGEST} words, each length as likely as its "
-        f"double, and answers {TOKENS} tokens. A prompt takes 5 ms and 20 us a token, times {SPEED:g}, and decode steps of the engine that computes it "
-        "wait as long. *Whole*: prompts that `min_prefill_tokens` sent to a decode engine. Means over "
-        f"{options.rounds} draws of arrivals; *%* is the change against threshold 0 under the same arrivals, ± half a 95 % interval (Student's t). "
-        "Simulated engines transfer no KV: over a network the way to a prefill engine and back costs more.\n\n"
-        f"{measured(conditions)}\n\n{table(head, rows)}\n"
-    )
+    text = filled(
+        Path(__file__).with_name("templates") / "short_prompts.txt", decode=DECODE, rate=RATE, seconds=SECONDS, shortest=SHORTEST,
+        longest=LONGEST, tokens=TOKENS, speed=SPEED, rounds=ROUNDS, conditions=measured(conditions), table=table(head, rows),
+    )  # fmt: skip
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":
