@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eldr import contract
-from eldr.core.balancers import JSQ, Domain, PowerOfTwo, Random, RoundRobin
+from eldr.core.balancers import JSQ
 from eldr.core.band import BandJSQ
 from eldr.core.marginal import MarginalUnion
 from eldr.core.policy import Choice, Policy, Situation, within
@@ -20,8 +20,7 @@ from eldr_bench.proof import require
 from eldr_lab.pool.contenders import Contender
 
 FEWEST, BAND, UNION, PRIOR = "fewest in flight", "band", "union", "union and prior"
-TURN, ANY, TWO, GROUP = "turn", "any worker", "not the fullest", "group"
-_RULES = {"RoundRobin": TURN, "Random": ANY, "PowerOfTwo": TWO, "Domain": GROUP, "JSQ": FEWEST, contract.POLICY_ELDR: BAND}  # fmt: skip
+_RULES = {"JSQ": FEWEST, contract.POLICY_ELDR: BAND}
 _JSQ = JSQ()
 _SAME = 1e-3
 """Costs that differ by a smaller share differ by nothing."""
@@ -53,35 +52,20 @@ class Witness:
 
 
 def reason(policy: Policy, situation: Situation, chosen: int) -> str:
-    """Return what speaks for a choice by the policy's own rule, or what it lacks."""
-    loads = situation.in_flight
+    """Return what speaks for a choice by the policy's own rule, or what it lacks.
+
+    Balancers are known by their names alone; their rules have tests in the product.
+    """
     match policy:
-        case RoundRobin():
-            return TURN if chosen == situation.turn % len(loads) else "out of turn"
-        case Random():
-            return ANY
-        case PowerOfTwo():
-            # which two were drawn is not known, but the only fullest worker loses to any other
-            fullest = loads[chosen] == max(loads) and loads.count(loads[chosen]) == 1 < len(loads)
-            return "the fullest" if fullest else TWO
-        case Domain():
-            return _group(policy, situation, chosen)
         case JSQ():
+            loads = situation.in_flight
             return FEWEST if loads[chosen] == min(loads) else "not the fewest in flight"
         case BandJSQ():
             return _band(policy, situation, chosen)
         case MarginalUnion():
             return _union(policy, situation, chosen)
         case _:
-            return f"a policy without a rule here: {policy.name}"
-
-
-def _group(policy: Domain, situation: Situation, chosen: int) -> str:
-    group, slots = policy.groups.get(situation.label or "", frozenset()), situation.slots or ()
-    loads = [load for load, slot in zip(situation.in_flight, slots, strict=False) if slot in group]
-    if not loads or slots[chosen] not in group:
-        return "outside of the group"
-    return GROUP if situation.in_flight[chosen] == min(loads) else "not the fewest in flight of its group"
+            return policy.name
 
 
 def _band(policy: BandJSQ, situation: Situation, chosen: int) -> str:
@@ -109,7 +93,7 @@ def wanted(contender: Contender) -> str:
     """Return what every decision of a policy has to rest on."""
     if contender.unions:
         return PRIOR if contender.centroids or contender.learns else UNION
-    return _RULES[contender.base.name]
+    return _RULES.get(contender.base.name, contender.base.name)
 
 
 def prove_basis(contender: Contender, witness: Witness, *, routers: int) -> str:

@@ -101,8 +101,8 @@ def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
     figure.savefig(PICTURE, dpi=120)
 
 
-@click.command("law")
-def command() -> None:
+@click.command()
+def main() -> None:
     """Measure, and write docs/benchmarks/steps.md."""
     found, laws, version = {}, {}, ""
     for dtype in DTYPES:
@@ -121,3 +121,7 @@ def command() -> None:
 
 def _tell(bar: Progress, task: TaskID, done: int, of: int) -> None:
     bar.update(task, completed=done, total=of)
+
+
+if __name__ == "__main__":
+    main()

@@ -34,9 +34,9 @@ PROMPTS, CALIBRATION = 180, 108
 RESULTS = ROOT / "out" / "policies.jsonl"
 
 
-@click.command("policies", context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True})
 @click.option("--traces", type=click.IntRange(1, 40), default=policies_page.LEAST, help="Draws of arrivals.")
-def command(*, traces: int) -> None:
+def main(*, traces: int) -> None:
     """Serve the same requests under every policy, trace by trace, and write docs/benchmarks/policies.md.
 
     A finished trace of a pool is stored at once in out/policies.jsonl; another call goes on with those that are missing.
@@ -153,3 +153,7 @@ def _tell(progress: Progress, task: TaskID, part: float) -> None:
 
 def _tell_of(progress: Progress, task: TaskID, done: int, of: int) -> None:
     progress.update(task, completed=done, total=of)
+
+
+if __name__ == "__main__":
+    main()

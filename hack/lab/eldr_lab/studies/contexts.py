@@ -27,8 +27,7 @@ from eldr.simulate.routing import Knowledge
 from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
 from eldr.simulate.workload import Times, draw_labels, draw_records, poisson
 from eldr_bench.machine import ROOT
-from eldr_lab.pool.kv_engine import KvEngine
-from eldr_lab.pool.kv_run import Found, KvRouter, Seeing, Workload, serve
+from eldr_lab.pool.kv import Found, KvEngine, KvRouter, Seeing, Workload, serve
 from eldr_lab.report import Interval, changes, filled, interval, table
 from eldr_router.engines.contexts import Cache
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,12 +20,6 @@ from eldr_lab.report import Interval, interval, table
 def results() -> Results:
     plan = Plan(smoke(), (0, 1), SMOKE, more=(2,))
     return Results(plan, run(plan), "commit 1")
-
-
-def test_two_runs_agree_whoever_ends_first(results):
-    with ThreadPoolExecutor(2) as executor:
-        again = run(Plan(results.plan.cells, (1,), SMOKE), executor)
-    assert all(results.found[group] == found for group, found in again.items())
 
 
 def test_pages_hold_their_figures_and_links_lead_to_files(results, tmp_path):

@@ -7,8 +7,7 @@ from eldr.core.balancers import JSQ
 from eldr.core.step_time import StepTime
 from eldr.simulate.active import active_experts
 from eldr.simulate.routing import Knowledge
-from eldr_lab.pool.kv_engine import KvEngine, Request
-from eldr_lab.pool.kv_run import KvRouter, Seeing, Workload, serve
+from eldr_lab.pool.kv import KvEngine, KvRouter, Request, Seeing, Workload, serve
 from eldr_router.engines.contexts import Cache
 
 LAW = StepTime(0.01, 0.0, 0.0, 32, 1e-6)
@@ -86,25 +85,3 @@ def test_a_pool_serves_all_and_only_one_that_refuses_preempts_nobody(population,
     assert bool(found.refused.any()) is refuses
     if refuses:
         assert found.preemptions == 0
-
-
-def test_short_requests_are_not_refused_where_others_end_soon(population):
-    """They wait a moment at an engine, as without a router that counts: a client that gets 429 waits a second."""
-    rng, n, capacity = np.random.default_rng(0), 2400, 2200
-    ready = np.sort(rng.uniform(0, 240, n))
-    workload = Workload(
-        ready,
-        rng.integers(0, len(population), n),
-        np.full(n, 60),
-        rng.integers(50, 250, n),
-        ready >= 60,  # by then the router has heard how long answers are
-    )
-    router = KvRouter(
-        Seeing(JSQ(), looks=True), Knowledge(population, [LAW] * 2, None, unions=False), 0,
-        [Cache(capacity, capacity)] * 2, refuses=True,
-    )  # fmt: skip
-    engines = [engine(population, capacity) for _ in range(2)]
-    found = serve(engines, router, workload, (60.0, 240.0))
-    assert found.preemptions > 0, "KV caches are full now and then"
-    assert not found.refused.any()
-    assert np.percentile(found.waited, 99) < 0.2

@@ -55,10 +55,7 @@ def test_without_what_only_studies_vary_it_is_the_products_simulator(prepared):
 @pytest.mark.parametrize(
     ("name", "policy", "lacks"),
     [
-        ("RoundRobin", "balancers.RoundRobin", "out of turn"),
         ("JSQ", "balancers.JSQ", "not the fewest in flight"),
-        ("PowerOfTwo", "balancers.PowerOfTwo", "the fullest"),
-        ("Domain", "balancers.Domain", "outside of the group"),
         ("ELDR:max_load=1.25", "band.BandJSQ", "outside of the band"),
         ("MarginalUnion", "marginal.MarginalUnion", "not the cheapest"),
     ],

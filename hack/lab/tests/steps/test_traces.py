@@ -11,11 +11,11 @@ import pytest
 from eldr.core.balancers import JSQ
 from eldr.core.policies import make_policy
 from eldr_bench.proof import Unproven
+from eldr_lab.pool.witness import Witness
 from eldr_lab.steps import policies_bench, policies_page, pools
 from eldr_lab.steps.law import Row
 from eldr_lab.steps.pools import Setting, Trace
 from eldr_lab.steps.start import Pace, begin
-from eldr_lab.steps.witness import Witness
 
 POLICIES = policies_bench.POLICIES
 

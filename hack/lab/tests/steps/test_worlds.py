@@ -7,7 +7,6 @@ import pytest
 
 from eldr.core.balancers import JSQ
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
-from eldr.core.step_time_fit import Window
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
 from eldr_lab.steps.machine import MEASURES, Step
@@ -130,18 +129,3 @@ def test_what_a_trace_measured():
     assert slow["TPOT mean"] > 1.1 * base["TPOT mean"], "slower steps, and so fuller ones"
     assert base["active experts"] >= 4 * base["batch"] * 0.99, "a token sees its step's experts"
     assert base["tokens/s"] == pytest.approx(600 * TOKENS / (times[700] - times[100]), rel=0.05)
-
-
-def test_a_router_knows_what_it_was_told_beforehand():
-    windows = [Window(LAW.seconds(b, a), a, b, 12) for b in (4, 8, 12) for a in (10.0, 20.0, 30.0)]
-    world, laws = make_world(trace([0.0]), known=windows)
-    assert world.learned
-    assert laws[0].per_expert == pytest.approx(LAW.per_expert, rel=0.1)
-    fresh, laws = make_world(trace([0.0]))
-    assert not fresh.learned
-    assert laws[0] == QWEN3_30B_MI300X.for_experts(64)
-
-
-def test_a_later_session_goes_on_at_the_first_ones_pace():
-    pace = Pace(lambda: 0.06, usual=0.03)
-    assert [pace(2.0) for _ in range(20)][-1] == pytest.approx(1.0)
