@@ -12,7 +12,7 @@ import click
 
 from eldr_bench.machine import ROOT, revision
 from eldr_lab.evidence import cells
-from eldr_lab.evidence.pages import draw, pages
+from eldr_lab.evidence.pages import pages
 from eldr_lab.evidence.running import Plan, Results, run
 from eldr_lab.steps.policies_page import load, measured
 
@@ -23,17 +23,19 @@ FRESH = 6
 
 
 def write(results: Results, out: Path) -> None:
-    """Write the pages and their picture into a folder."""
-    for folder in ("images/evidence", "evidence"):
-        (out / folder).mkdir(parents=True, exist_ok=True)
-    draw(results, out / "images" / "evidence" / "headline.png")
+    """Write the pages into a folder."""
+    (out / "evidence").mkdir(parents=True, exist_ok=True)
     engines = load()
     for name, text in pages(results, measured(engines) if engines else []).items():
         (out / name).write_text(text)
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--smoke", is_flag=True, help="A few tiny cells: whether everything works, not what is true.")
+@click.option(
+    "--smoke",
+    is_flag=True,
+    help="A few tiny cells, into out/smoke: whether everything works, not what is true.",
+)
 @click.option("--seeds", type=click.IntRange(1, 100), default=4, help="Repetitions that intervals rest on.")
 @click.option(
     "--more",
@@ -42,18 +44,15 @@ def write(results: Results, out: Path) -> None:
     help="Further ones of policies that are compared cell by cell.",
 )
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=DOCS, help="Folder of the pages."
-)
 @click.option("--again", is_flag=True, help="Simulate nothing: write the pages from the last runs.")
-def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: bool) -> None:
+def main(*, smoke: bool, seeds: int, more: int, jobs: int, again: bool) -> None:
     """Simulate the paper's main comparison and write docs/evidence.md and docs/evidence/."""
     if again:
         if not RUNS.exists():
             raise click.ClickException(
                 f"{RUNS} does not exist: run make -C hack/lab evidence first, without AGAIN"
             )
-        write(pickle.loads(RUNS.read_bytes()), out)
+        write(pickle.loads(RUNS.read_bytes()), DOCS)
         return
     chosen, size = (cells.smoke(), cells.SMOKE) if smoke else (cells.full(), cells.FULL)
     fresh = max(FRESH, seeds)
@@ -65,7 +64,7 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
     if not smoke:
         RUNS.parent.mkdir(exist_ok=True)
         RUNS.write_bytes(pickle.dumps(results))
-    write(results, out)
+    write(results, ROOT / "out" / "smoke" if smoke else DOCS)
 
 
 if __name__ == "__main__":

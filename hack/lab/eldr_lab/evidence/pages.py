@@ -1,4 +1,4 @@
-"""The pages and the picture, from the runs: texts are in ``templates``."""
+"""The pages, from the runs: texts are in ``templates``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from eldr_lab.evidence import published
 from eldr_lab.evidence.cells import (
@@ -312,31 +309,3 @@ def _errors(results: Results, measure: str) -> tuple[float, float, float]:
     )
     ours, artifact, constant = (math.dist(guess, paper) / math.sqrt(len(paper)) for guess in guesses)
     return ours, artifact, constant
-
-
-def draw(results: Results, path: Path) -> None:
-    """Draw the band against the best balancer beside the published numbers."""
-    figure = Figure(figsize=(13.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    for quantile, (axis, (measure, title)) in enumerate(zip(figure.subplots(1, 2), _QUANTILES, strict=True)):
-        axis.spines[["top", "right"]].set_visible(False)
-        for at, (name, colour) in enumerate(((BAND, "tab:orange"), (ROLLING, "tab:cyan"))):
-            found = [
-                results.change(results.cells("main", kind=kind), name, BEST, measure)
-                for kind in results.kinds
-            ]
-            axis.bar(
-                [one + 0.2 * at - 0.3 for one in range(len(found))], [one.mean for one in found], 0.2,
-                yerr=[one.high - one.mean for one in found], color=colour, capsize=2, label=f"{policy(name)}, simulated",
-            )  # fmt: skip
-        paper = [published.HEADLINE[kind][quantile] for kind in results.kinds]
-        artifact = [published.against_best(*kind, "ELDR", quantile) for kind in results.kinds]
-        axis.bar([one + 0.1 for one in range(len(paper))], paper, 0.2, color="tab:olive", label="band, paper")
-        axis.bar([one + 0.3 for one in range(len(paper))], artifact, 0.2, color="tab:blue", label="band, artifact (min-2, refit)")  # fmt: skip
-        axis.axhline(0, color="black", linewidth=0.8)
-        axis.set_xticks(
-            range(len(paper)), [place(*kind).replace(", ", "\n") for kind in results.kinds], fontsize=7
-        )
-        axis.set_ylabel(f"{title}, % against the best balancer")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(path, dpi=110, metadata={"Software": None})  # the same bytes from the same numbers

@@ -6,10 +6,10 @@ All its cells share requests and centroids.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
@@ -57,13 +57,6 @@ Found = dict[tuple[Cell, str], Measures]
 """By cell and policy."""
 
 
-class Progress(Protocol):
-    """Callback for every group that is over."""
-
-    def __call__(self, done: int, of: int) -> None:
-        """Receive the number of finished groups, and of all."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is run.
@@ -108,7 +101,7 @@ class Plan:
 def run(
     plan: Plan,
     executor: Executor | None = None,
-    progress: Progress = lambda done, of: None,  # noqa: ARG005
+    progress: Callable[[int, int], None] = lambda done, of: None,  # noqa: ARG005
 ) -> dict[Group, Found]:
     """Run everything.
 

@@ -89,15 +89,6 @@ class Law:
     left_out: int
 
 
-class Plain(NamedTuple):
-    """``seconds = constants @ (1, active, batch)``, without intervals; otherwise as :class:`Law`."""
-
-    constants: tuple[float, float, float]
-    r2: float
-    r2_batch: float
-    steps: int
-
-
 def read(rows: Sequence[Row]) -> Steps:
     """Return steps as arrays, at the machine's median speed.
 
@@ -139,16 +130,6 @@ def fit(steps: Steps, seed: int = 0) -> Law:
         steps=int(good.sum()),
         left_out=int((~good).sum()),
     )
-
-
-def fit_plain(seconds: Floats, active: Floats, batch: Floats) -> Plain:
-    """Fit the law by least squares, without the steps in which the machine did something else."""
-    table = _table(active, batch)
-    good = _usual(table, seconds)
-    table, seconds = table[good], seconds[good]
-    fixed, expert, request = _solve(table, seconds).tolist()
-    constants = (fixed, expert, request)
-    return Plain(constants, _explained(table, seconds), _explained(table[:, [0, 2]], seconds), len(seconds))
 
 
 def as_routers_learn_it(steps: Steps, n_experts: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What placement does to real engines: docs/benchmarks/policies.md, its figures as JSON, and its picture."""
+"""What placement does to real engines: docs/benchmarks/policies.md, its figures as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 
@@ -18,10 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from eldr_bench.machine import ROOT, cpu_model, revision, vllm_environment
 from eldr_bench.proof import require
 from eldr_lab.steps import policies_page
-from eldr_lab.steps.batches import measure
 from eldr_lab.steps.engines import first_engine, prove
-from eldr_lab.steps.law import fit, read
-from eldr_lab.steps.law_bench import BATCHES, TOKENS
 from eldr_lab.steps.pools import Setting, Trace
 from eldr_lab.steps.start import Pace, Start, begin, digest
 from eldr_lab.steps.store import Json, Store, alone
@@ -77,8 +73,6 @@ def measure_traces(traces: int, pools: Sequence[int], batch: int, requests: int)
         todo = [(trace, one) for trace, one in plan if (trace, one) not in done]
         if todo:
             _measure(store, todo, progress)
-        if not any("batches" in row for row in store.rows):
-            _measure_batches(store, progress)
     _publish(store, plan)
 
 
@@ -110,18 +104,8 @@ def _measure(store: Store, todo: list[tuple[int, Setting]], progress: Progress) 
             progress.console.print(f"{name}: stored after {time.monotonic() - began:.0f} s", markup=False)
 
 
-def _measure_batches(store: Store, progress: Progress) -> None:
-    """Fit the step-time model to batches as ``bench-steps`` has them, at the pace of the traces."""
-    usual = float(_first(store, "start")["start"]["usual"])
-    task = progress.add_task("batches of bench-steps")
-    with first_engine(DTYPE, "policies.log") as engine:
-        rows = measure(engine, list(BATCHES), TOKENS, 0, partial(_tell_of, progress, task))
-        paced = [row._replace(seconds=row.seconds * usual / row.reference, reference=usual) for row in rows]
-    store.add({"batches": asdict(fit(read(paced)))})
-
-
 def _publish(store: Store, plan: list[tuple[int, Setting]]) -> None:
-    start = _first(store, "start")
+    start = next(row for row in store.rows if "start" in row)
     rows = [row for row in store.rows if "found" in row and _which(row) in plan]
     about = {
         "machine": cpu_model(),
@@ -130,17 +114,11 @@ def _publish(store: Store, plan: list[tuple[int, Setting]]) -> None:
         "kinds": start["kinds"],
         "prompts": PROMPTS,
         "reference": start["start"]["usual"],
-        "batches": _first(store, "batches")["batches"],
     }
     results = policies_page.as_json(about, rows)
     policies_page.FIGURES.write_text(json.dumps(results, indent=1) + "\n")
     policies_page.PAGE.write_text(policies_page.page(results))
-    policies_page.draw(results)
     click.echo(f"wrote {policies_page.PAGE.relative_to(ROOT)}")
-
-
-def _first(store: Store, kind: str) -> Json:
-    return next(row for row in store.rows if kind in row)
 
 
 def _which(row: Json) -> tuple[int, Setting]:
@@ -149,10 +127,6 @@ def _which(row: Json) -> tuple[int, Setting]:
 
 def _tell(progress: Progress, task: TaskID, part: float) -> None:
     progress.update(task, completed=part)
-
-
-def _tell_of(progress: Progress, task: TaskID, done: int, of: int) -> None:
-    progress.update(task, completed=done, total=of)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the traces of a comparison show together: figures, page and picture.
+"""What the traces of a comparison show together: figures and page.
 
 Means over traces have Student's t intervals. Nothing here measures.
 """
@@ -12,12 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from eldr.simulate.contenders import LEARNED, PRIOR
-from eldr.simulate.pairs import change, half_width
+from eldr.simulate.pairs import change
 from eldr_bench.machine import ROOT
 from eldr_lab.report import filled, table
 from eldr_lab.steps.machine import LONGEST, MEASURES, SHORTEST, TIMES, WIDTH
@@ -25,7 +21,6 @@ from eldr_lab.steps.machine import LONGEST, MEASURES, SHORTEST, TIMES, WIDTH
 Json = dict[str, Any]
 PAGE = ROOT / "docs" / "benchmarks" / "policies.md"
 FIGURES = PAGE.with_suffix(".json")
-PICTURE = ROOT / "docs" / "images" / "policies.png"
 TEMPLATES = Path(__file__).with_name("templates")
 LEAST = 6
 """Traces; of fewer, no policy is called better or worse than another."""
@@ -128,7 +123,6 @@ def _pool(setting: Json, rows: Sequence[Json]) -> Json:
     found = [row["found"] for row in rows]
     first, *others = names = list(found[0]["policies"])
     by_trace = {name: {m: [one["policies"][name][m] for one in found] for m in MEASURES} for name in names}
-    laws = [one["law"] for one in found]
     return setting | {
         "traces": [row["trace"] for row in rows],
         "requests": [one["requests"] for one in found],
@@ -143,26 +137,12 @@ def _pool(setting: Json, rows: Sequence[Json]) -> Json:
             }
             for name in names
         },
-        "law": {
-            "constants": [_interval([law["constants"][at] for law in laws]) for at in range(3)],
-            "r2": fmean(law["r2"] for law in laws),
-            "r2_batch": fmean(law["r2_batch"] for law in laws),
-        },
     }  # fmt: skip
 
 
 def _percent(values: Sequence[float], base: Sequence[float]) -> list[float | None]:
     mean, half = change(values, base)
-    return [100.0 * mean, _known(100.0 * half)]
-
-
-def _interval(values: Sequence[float]) -> list[float | None]:
-    return [fmean(values), _known(half_width(values))]
-
-
-def _known(half: float) -> float | None:
-    """Return half an interval's width, None for that of one trace: JSON has no NaN."""
-    return None if math.isnan(half) else half
+    return [100.0 * mean, None if math.isnan(half) else 100.0 * half]  # JSON has no NaN
 
 
 def page(results: Json) -> str:
@@ -177,7 +157,7 @@ def page(results: Json) -> str:
         "dates": ", ".join(results["dates"]), "commits": ", ".join(results["commits"]), "kinds": ", ".join(results["kinds"]),
         "reference": 1e3 * results["reference"], "width": WIDTH, "shortest": SHORTEST, "longest": LONGEST,
         "fewest": min(requests), "most": max(requests), "verdicts": table(("pool", "policy", *TIMES), verdicts),
-        "pools": "\n\n".join(_section(pool) for pool in results["pools"]), "laws": _laws(results["pools"], results["batches"]),
+        "pools": "\n\n".join(_section(pool) for pool in results["pools"]),
     }  # fmt: skip
     return filled(TEMPLATES / "policies.txt", **values)
 
@@ -212,51 +192,3 @@ def _section(pool: Json) -> str:
 
 def _text(mean: float, half: float | None) -> str:
     return f"{mean:+.1f} %" if half is None else f"{mean:+.1f} ±{half:.1f} %"
-
-
-def _laws(pools: Sequence[Json], batches: Json) -> str:
-    def row(name: str, constants: Sequence[Sequence[float]], off: str, law: Json) -> list[str]:
-        fixed, expert, request = (
-            f"{1e3 * mean:.3f}" if half is None else f"{1e3 * mean:.3f} ±{1e3 * half:.3f}"
-            for mean, half in constants
-        )
-        return [name, fixed, expert, off, request, f"{law['r2']:.3f}", f"{law['r2_batch']:.3f}"]
-
-    halves = [(high - low) / 2 for low, high in batches["intervals"]]
-    rows = [row("batches of bench-steps", list(zip(batches["constants"], halves, strict=True)), "", batches)]
-    for pool in pools:
-        off = 100 * (pool["law"]["constants"][1][0] / batches["constants"][1] - 1)
-        rows.append(row(title(pool), pool["law"]["constants"], f"{off:+.1f} %", pool["law"]))
-    return table(
-        ("", "fixed, ms", "per active expert, ms", "", "per request, ms", "R²", "of batch alone"), rows
-    )
-
-
-def draw(results: Json) -> None:
-    """Draw the changes against JSQ with their intervals, a panel a pool."""
-    pools = results["pools"]
-    figure = Figure(figsize=(4.2 * len(pools), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = np.atleast_1d(figure.subplots(1, len(pools), sharex=True, sharey=True))
-    shown = ("active experts", *TIMES)
-    for axis, pool in zip(axes, pools, strict=True):
-        for at, (name, changes) in enumerate(pool["changes"].items()):
-            places = [row + 0.22 * (at - (len(pool["changes"]) - 1) / 2) for row in range(len(shown))]
-            means, halves = zip(*(changes[measure] for measure in shown), strict=True)
-            errors = [half or 0.0 for half in halves]
-            axis.errorbar(
-                means,
-                places,
-                xerr=errors,
-                fmt="o",
-                color=f"C{at + 1}",
-                linewidth=2,
-                label=NAMES.get(name, name),
-            )
-        axis.axvline(0, color="0.6", linewidth=1)
-        axis.set(title=title(pool), xlabel=f"change against JSQ, %, {len(pool['traces'])} traces")
-        axis.set_yticks(range(len(shown)), shown)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(PICTURE, dpi=120)

@@ -21,7 +21,6 @@ from eldr_demo.compare import STATISTICS
 from eldr_lab.pool.contenders import Contender, parse_contender
 from eldr_lab.pool.witness import FEWEST, UNION, Witness, prove_basis
 from eldr_lab.steps.engines import Engine
-from eldr_lab.steps.law import fit_plain
 from eldr_lab.steps.machine import MAX_NUM_SEQS, N_EXPERTS, TOP_K
 from eldr_lab.steps.start import Start
 from eldr_lab.steps.traffic import Traffic
@@ -119,7 +118,7 @@ class Trace:
         Returns
         -------
         dict
-            ``rate`` (requests per second of the worlds' clocks; of no meaning where the number in flight is held), ``requests``, ``law`` of all steps; by policy
+            ``rate`` (requests per second of the worlds' clocks; of no meaning where the number in flight is held), ``requests``; by policy
             ``policies`` (measures), ``reasons`` of its decisions and ``predicted`` (the simulator, given the model learned under the first policy, what each
             request alone did and the same arrivals; empty where the number in flight is held).
 
@@ -145,15 +144,11 @@ class Trace:
         }
         base = next(iter(runs.values())).world.learn()
         assert base, "every world has learned a model"
-        steps = np.array(
-            [(ran.seconds, ran.active, ran.batch) for run in runs.values() for ran in run.world.steps]
-        )
         return {
             "rate": self._rate,
             "requests": len(self._numbers),
             "policies": {name: self._measured(run.world) for name, run in runs.items()},
             "reasons": reasons,
-            "law": fit_plain(*steps.T)._asdict(),
             "predicted": {} if setting.holds else {name: self._predict(run.contender, base) for name, run in runs.items()},
         }  # fmt: skip
 

@@ -21,12 +21,12 @@ import random
 import statistics
 import timeit
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from eldr_bench.machine import ROOT
 from eldr_bench.proof import require
@@ -237,22 +237,19 @@ def _names(world: World) -> list[str]:
     return [f"prefill-{at}" for at in range(world.engines)]
 
 
-def present_rule(world: World, number: int) -> Rule:  # noqa: ARG001
-    names = _names(world)
-    routers = [PrefixAffinity() for _ in range(world.routers)]
+def _router_rule(world: World, keys: Callable[[Turn], Mapping[str, Any]]) -> Rule:
+    names, routers = _names(world), [PrefixAffinity() for _ in range(world.routers)]
     return lambda view: (
-        routers[view.turn.router].choose(view.turn.prompt, names, view.known, prefix=view.turn.stem).engine
+        routers[view.turn.router].choose(view.turn.prompt, names, view.known, **keys(view.turn)).engine
     )
+
+
+def present_rule(world: World, number: int) -> Rule:  # noqa: ARG001
+    return _router_rule(world, lambda turn: {"prefix": turn.stem})
 
 
 def session_rule(world: World, number: int) -> Rule:  # noqa: ARG001
-    names = _names(world)
-    routers = [PrefixAffinity() for _ in range(world.routers)]
-    return lambda view: (
-        routers[view.turn.router]
-        .choose(view.turn.prompt, names, view.known, session=b"session %d" % view.turn.session)
-        .engine
-    )
+    return _router_rule(world, lambda turn: {"session": b"session %d" % turn.session})
 
 
 def _admitted(world: World, view: View) -> list[int]:

@@ -78,13 +78,3 @@ def requests():
 def engines():
     """The class of engines, to be given the number of steps after which the measurement is killed."""
     return Engine
-
-
-@pytest.fixture
-def law():
-    return LAW
-
-
-@pytest.fixture
-def reference():
-    return REFERENCE

@@ -9,8 +9,7 @@ from eldr.core.balancers import JSQ
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
-from eldr_lab.steps.machine import MEASURES, Step
-from eldr_lab.steps.pools import measures
+from eldr_lab.steps.machine import Step
 from eldr_lab.steps.start import Pace
 from eldr_lab.steps.world import Request, World, run_side_by_side
 
@@ -110,22 +109,3 @@ def test_pace_takes_out_a_machine_that_slows_down():
     told = [pace(2.0) for _ in range(60)]
     assert told[-1] == pytest.approx(1.0)
     assert max(pace.factors) == pytest.approx(2.0)
-
-
-def test_what_a_trace_measured():
-    times = np.cumsum(np.random.default_rng(1).exponential(0.012, 800)).tolist()
-    worlds = [
-        make_world(trace(times), pace=lambda seconds, slow=slow: slow * seconds)[0] for slow in (1.0, 1.1)
-    ]
-    run_side_by_side(worlds)
-    window = (times[100], times[700])
-    base, slow = (
-        measures(world.served, [TOKENS] * 800, world.steps, range(100, 700), window) for world in worlds
-    )
-    assert tuple(base) == MEASURES
-    tpot = [(one.last - one.first) / (TOKENS - 1) for n, one in worlds[0].served.items() if 100 <= n < 700]
-    assert base["TPOT P50"] == pytest.approx(np.median(tpot))
-    assert base["TPOT P99"] == pytest.approx(np.percentile(tpot, 99))
-    assert slow["TPOT mean"] > 1.1 * base["TPOT mean"], "slower steps, and so fuller ones"
-    assert base["active experts"] >= 4 * base["batch"] * 0.99, "a token sees its step's experts"
-    assert base["tokens/s"] == pytest.approx(600 * TOKENS / (times[700] - times[100]), rel=0.05)
