@@ -66,11 +66,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def section(title: str, *parts: str) -> str:
-    """Return a section of paragraphs."""
-    return "\n\n".join((f"## {title}", *parts))
-
-
 def listed(names: Sequence[str]) -> str:
     """Return names as a sentence lists them."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -173,7 +173,7 @@ def measured(found: Found) -> dict[str, float]:
         "refused": 1000 * float(found.refused.mean()),
     }
     times = quantities(found.tpot, found.waited, found.latency, found.prompt >= LONG / 2)
-    return rounded(of_all | times)
+    return {name: float(f"{value:.5g}") for name, value in (of_all | times).items()}
 
 
 def job(case: Case, seed: int, requests: int = 2000, end: float = 1.5 * END) -> dict[str, dict[str, float]]:
@@ -207,11 +207,6 @@ def quantities(
         if len(values):
             found[f"{name}_p50"], found[f"{name}_p99"] = np.percentile(values, (50, 99)).tolist()
     return found
-
-
-def rounded(found: dict[str, float]) -> dict[str, float]:
-    """Return quantities with the five digits that are kept."""
-    return {name: float(f"{value:.5g}") for name, value in found.items()}
 
 
 def page(figures: Figures) -> str:

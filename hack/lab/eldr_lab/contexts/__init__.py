@@ -1,1 +1,0 @@
-"""Long contexts on real engines."""
