@@ -1,4 +1,4 @@
-"""Which engines exist, which take requests, and how many sequences each one has in flight.
+"""Engines: which exist, which take requests, what is in flight.
 
 Synchronous on purpose: a decision and the lease it leads to happen in one step of the event loop, so that requests
 arriving together never herd on one engine.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from eldr.addresses import Address
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.engines import pairing
-from eldr_router.engines.contexts import Context, Contexts
+from eldr_router.engines.contexts import Answers, Cache, Context, Contexts
 from eldr_router.engines.endpoint import Endpoint
 from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError, no_endpoint
@@ -63,7 +63,10 @@ class Registry:
         self._groups = 0
 
     def replace(self, role: str, specs: Iterable[EndpointSpec]) -> None:
-        """Set the engines of a role; those that stay keep their load and health, whatever slot they have now."""
+        """Set the engines of a role.
+
+        Those that stay keep their load and health, whatever slot they have now.
+        """
         old = self._endpoints[role]
         new: dict[tuple[str, str, int], Endpoint] = {}
         for spec in specs:
@@ -88,7 +91,7 @@ class Registry:
         return list(self._endpoints[role].values())
 
     def usable(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
-        """Engines that may be sent a request: the healthy ones, or all if every one is ejected."""
+        """Return the healthy engines, or all if every one is ejected."""
         now = self._clock()
         known: Collection[Endpoint] = self._endpoints[role].values()
         if exclude:
@@ -101,10 +104,13 @@ class Registry:
         refused: frozenset[Endpoint] = frozenset(),
         broken: frozenset[Endpoint] = frozenset(),
     ) -> pairing.Group | None:
-        """Return whose engines a request is to go to, while some may not exchange KV with others; None if all may.
+        """Return the engines that a request is to go to; None if all may.
+
+        They are a group where some engines may not exchange KV.
 
         Parameters
         ----------
+        limit : int
         refused, broken : frozenset of Endpoint
             Engines that took no connection, and that failed the request: others are preferred.
         """
@@ -125,7 +131,7 @@ class Registry:
         return [pairing.Load(each.spec.kv, total) for each, total in zip(endpoints, totals, strict=True)]
 
     def incompatible(self, role: str, key: str) -> frozenset[Endpoint]:
-        """Return the engines of a role that may not exchange KV with those of a key."""
+        """Return the engines of a role that cannot exchange KV with a key's."""
         if not key or self._keys[role] <= {key}:  # nearly always
             return frozenset()
         return frozenset(
@@ -137,23 +143,29 @@ class Registry:
         return endpoint.health.is_good(self._clock())
 
     def turn(self, role: str) -> int:
-        """Return a number that grows by one with every choice of a role; it rotates ties."""
+        """Return a number that grows with every choice; it rotates ties."""
         self.turns[role] += 1  # per role: with one for both, two engines would never take turns
         return self.turns[role]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
-        """Return the sequences in flight per engine, over all who send it some: as far as it reports them, else as if routers sent it alike."""
+        """Return the sequences in flight of engines, whoever sent them.
+
+        Without an engine's report, the other routers count as if each sent as many as this one.
+        """
         return [endpoint.in_flight + self._others(endpoint) for endpoint in endpoints]
 
     def _others(self, endpoint: Endpoint) -> int:
         return endpoint.in_flight * len(self.peers) if endpoint.load is None else endpoint.others
 
     def held(self, endpoint: Endpoint) -> int:
-        """Return the tokens of KV that sequences are expected to hold on a decode engine; one of others as many as this router's in the mean."""
+        """Return the tokens of KV that a decode engine is expected to hold.
+
+        A sequence of others holds as many as this router's in the mean.
+        """
         return endpoint.tokens + round(self._others(endpoint) * self.contexts.mean)
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
-        """Return up to how many sequences in flight an engine may be sent another one.
+        """Return the sequences in flight below which an engine gets another.
 
         One that reports its load holds the limit itself. Of any other each router has an even part, so that all of them together
         exceed no limit.
@@ -163,7 +175,7 @@ class Registry:
         return min(limit, endpoint.load.limit)
 
     def with_room(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
-        """Return the engines that may be sent a request more, however many sequences it runs."""
+        """Return the engines that may be sent another request."""
         return [e for e in endpoints if not e.is_full and e.in_flight + e.others < self.bound(e, limit)]
 
     def has_room(self, limit: int) -> bool:
@@ -171,21 +183,30 @@ class Registry:
         return bool(self.with_room(self.usable(ROLE_DECODE), limit))
 
     def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
-        """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
+        """Return the engines whose KV caches have room, and what each holds.
+
+        RouterError as of :meth:`Contexts.room`.
+        """
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # no cache is known: all engines may have room
             return endpoints, []
         held = list(map(self.held, endpoints))
-        if self.contexts.all_have_room(context, caches, held):
-            return endpoints, held
-        names = [endpoint.name for endpoint in endpoints]
-        loads = self.totals(endpoints)
         others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
-        room = self.contexts.room(context, names, caches, held, loads, now=self._clock(), others=others)
+        room = self.contexts.room(context, caches, held, others)
+        if len(room) == len(endpoints):
+            return endpoints, held
         return [endpoints[at] for at in room], [held[at] for at in room]
 
+    def observe(self, endpoint: Endpoint, cache: Cache | None, answers: Answers | None) -> None:
+        """Observe what a decode engine reports of its KV cache and of its answers."""
+        endpoint.cache = None if cache is None else cache._replace(expected=self.held(endpoint))
+        self.contexts.observe(endpoint.name, answers, endpoint.cache)
+
     def admit(self, limit: int, sequences: int = 1) -> Admission:
-        """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if none has room."""
+        """Reserve room on decode engines before a prefill costs anything.
+
+        RouterError 503 if none is known, 429 if none has room.
+        """
         admission = self.reserve(limit, sequences)
         if admission is not None:
             return admission
@@ -196,7 +217,10 @@ class Registry:
         raise self.full(limit)
 
     def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
-        """Reserve a place on some decode engine, None where there is none; a request of several sequences counts all of them."""
+        """Reserve room on some decode engine; None where there is none.
+
+        A request of several sequences counts all of them.
+        """
         self._asked = self._clock()
         try:
             decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
@@ -226,7 +250,10 @@ class Registry:
 
 
 class Admission:
-    """A place reserved on some decode engine; ``settle`` when one is chosen, or none is wanted any longer."""
+    """A reservation on some decode engine.
+
+    ``settle`` it when an engine is chosen, or none is wanted any longer.
+    """
 
     __slots__ = ("_open", "_registry", "sequences")
 

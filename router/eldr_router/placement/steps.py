@@ -31,7 +31,7 @@ _MOST_BYTES = 16 << 20
 
 
 class Steps:
-    """Reads the metrics of decode engines, one after the other, so that their own servers are asked little."""
+    """Reads the metrics of decode engines, one after the other."""
 
     def __init__(self, registry: Registry, pool: Pool, locality: Locality) -> None:
         self._registry = registry
@@ -89,10 +89,7 @@ class Steps:
         if answer.status == 200:
             endpoint.untested = read_untested(answer.body)
             endpoint.counting = read_counting(answer.body)
-            endpoint.cache = read_cache(answer.body)
-            answers = read_answers(answer.body)
-            held = self._registry.held(endpoint)
-            self._registry.contexts.observe(endpoint.name, answers, endpoint.cache, held, now)
+            self._registry.observe(endpoint, read_cache(answer.body), read_answers(answer.body))
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

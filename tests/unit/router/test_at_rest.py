@@ -159,8 +159,7 @@ class Pool:
             case "told":
                 for endpoint in router.registry.endpoints(ROLE_DECODE):
                     cache = endpoint.cache and endpoint.cache._replace(used=rng.random())
-                    held = router.registry.held(endpoint)
-                    router.registry.contexts.observe(endpoint.name, None, cache, held, self.loop.now)
+                    router.registry.observe(endpoint, cache, None)
         self.loop.turn()
 
 

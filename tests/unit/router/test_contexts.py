@@ -12,7 +12,7 @@ from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import Learned
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.api.answers import prompt_tokens
-from eldr_router.engines.contexts import REPORT_SECONDS, Answers, Cache, Context, Contexts
+from eldr_router.engines.contexts import Answers, Cache, Context, Contexts
 from eldr_router.engines.endpoint import Lease
 from eldr_router.engines.exposition import (
     Sums,
@@ -86,19 +86,15 @@ def test_a_request_counts_with_an_answer_of_the_usual_length_and_its_own_limit_a
     assert contexts.of(1000, None, 1) == Context(1000, 1256)
     assert contexts.of(1000, 16, 2) == Context(1000, 1032)
     for tokens in range(0, 40_000, 1000):  # ten answers of a hundred tokens, again and again
-        contexts.observe("d0", Answers(tokens, tokens // 100), None, 0, 0.0)
+        contexts.observe("d0", Answers(tokens, tokens // 100), None)
     assert contexts.of(1000, None, 1).size == pytest.approx(1100, abs=5)
     assert contexts.of(1000, 16, 1).size == 1016
-    contexts.observe("d0", Answers(0, 0), None, 0, 0.0)  # it has started anew
-    contexts.observe("d0", Answers(1000, 10), None, 0, 0.0)
+    contexts.observe("d0", Answers(0, 0), None)  # it has started anew
+    contexts.observe("d0", Answers(1000, 10), None)
     assert contexts.usual == pytest.approx(100, abs=5)
 
 
-def test_an_engine_that_tells_nonsense_of_its_answers_is_not_learned_from():
-    contexts = Contexts()
-    contexts.observe("d0", Answers(0, 0), None, 0, 0.0)
-    contexts.observe("d0", Answers(1e15, 10), None, 0, 0.0)
-    assert contexts.usual == 256
+def test_counters_that_are_no_counters_are_not_read():
     text = b"vllm:generation_tokens_total %b\nvllm:request_success_total 5\n"
     assert read_answers(text % b"1e308") is None
     assert read_answers(text % b"7") == Answers(7, 5)
@@ -138,100 +134,63 @@ def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
     assert contexts.of(0, 16, 2) == Context(0, 2400)
 
 
-def room(contexts, size, *held, now=0.0, cache=SMALL, load=50):
-    names, caches, context = [f"d{at}" for at in range(len(held))], [cache] * len(held), Context(size, size)
-    quickly = contexts.all_have_room(context, caches, held)
-    found = contexts.room(context, names, caches, held, [load] * len(held), now=now)
-    assert not quickly or len(found) == len(held)
-    return found
+def room(contexts, size, *held, cache=SMALL):
+    return contexts.room(Context(size, size), [cache] * len(held), held)
 
 
 def test_a_request_goes_where_its_tokens_fit():
     contexts = Contexts()
-    assert room(contexts, 4000, 0, 5000, 6000) == [0, 1]
-    assert room(contexts, 9999, 0, 1) == [0], "an empty engine takes whatever it can hold"
-    assert contexts.room(
-        Context(4000, 4000), ["d0", "d1"], [None, SMALL], [10**9, 9000], [9, 9], now=0.0
-    ) == [0], "nothing is known of one"
-    with pytest.raises(
-        RouterError, match=r"about 4000 tokens of KV, .* room for more than 3500; retry later"
-    ) as full:
+    assert room(contexts, 4000, 0, 5500, 5501) == [0, 1]
+    assert room(contexts, 9999, 0, 9999) == [0], "an engine without requests takes whatever it can hold"
+    assert contexts.room(Context(4000, 4000), [None, SMALL], [10**9, 9000]) == [0], "nothing is known of one"
+    with pytest.raises(RouterError, match=r"about 4000 tokens of KV, .* has room for more than 3500") as full:
         room(contexts, 4000, 6000, 9000)
     assert (full.value.status, full.value.code, full.value.retry_after) == (429, "overloaded", 1)
-    with pytest.raises(
-        RouterError, match=r"the prompt has 10000 tokens, .* holds 10000 at most; shorten"
-    ) as never:
+    with pytest.raises(RouterError, match=r"the prompt has 10000 tokens, .* holds 10000 at most") as never:
         room(contexts, 10_000, 0, 0)
     assert (never.value.status, never.value.retry_after) == (400, None), "to try again brings nothing"
-    assert contexts.room(Context(10_000, 10_000), ["d0", "d1"], [SMALL, None], [0, 0], [0, 0], now=0.0) == [1]
+    assert contexts.room(Context(10_000, 10_000), [SMALL, None], [0, 0]) == [1]
 
 
 def test_before_a_prefill_only_full_caches_refuse():
     contexts = Contexts()
-    assert room(contexts, 0, 9000, 9600) == [0]
-    assert contexts.room(Context(0, 6000), ["d0"], [SMALL], [9000], [9], now=0.0) == [0], (
-        "nobody knows that it is long"
-    )
+    assert room(contexts, 0, 10_000, 10_001) == [0]
+    assert contexts.room(Context(0, 6000), [SMALL], [9000]) == [0], "its length is not known"
     with pytest.raises(RouterError, match="KV caches of all decode engines are full; retry later"):
-        room(contexts, 0, 9600, 9600)
+        room(contexts, 0, 10_001, 10_001)
 
 
-def test_few_requests_may_hold_more_than_the_mean_at_a_time():
-    """Answers that have only begun hold little, but of ten requests most may be near their end at once."""
+def test_a_short_request_waits_at_an_engine_until_another_ends():
     contexts = Contexts()
-    contexts.placed(Context(100, 1000))
-    for _ in range(50):
-        contexts.observe("d0", None, Cache(10_000, 10_000, used=0.6), 10_000, 0.0)
-    assert contexts.factor == pytest.approx(0.62, abs=0.01)
-    assert room(contexts, 500, 12_500, load=200) == [0], "many hold the mean"
-    with pytest.raises(RouterError, match="about 500 tokens"):
-        room(contexts, 500, 12_500, load=8)
-    assert room(contexts, 500, 11_500, load=8) == [0]
-    with pytest.raises(RouterError, match="about 500 tokens"):
-        room(contexts, 500, 9_100, load=1)
+    assert room(contexts, 500, 9999, 10_000, 10_001) == [0, 1], "as vLLM lets it in soon"
+    with pytest.raises(RouterError, match="about 501 tokens"):
+        room(contexts, 501, 9500)
 
 
-def test_a_short_request_waits_at_an_engine_where_others_end_soon_and_a_long_one_does_not():
-    """Who gets 429 comes back a second later, needs another prefill, and meanwhile others take what was freed."""
-
-    def busy():
-        contexts = Contexts()
-        contexts.placed(Context(800, 1000))
-        for now in (0.0, 10.0):
-            contexts.observe("d0", Answers(2000 * now, 2 * now), SMALL, 9000, now)
-        return contexts
-
-    contexts = busy()
-    assert room(contexts, 1000, 9400) == [0], "two a second end, of 1000 tokens each"
-    with pytest.raises(RouterError, match="about 1000 tokens"):
-        room(contexts, 1000, 10_600)
-    contexts = busy()
-    with pytest.raises(RouterError, match="about 3000 tokens"):
-        room(contexts, 3000, 7000)
-    assert room(Contexts(), 0, 9000) == [0]
-    with pytest.raises(RouterError, match="about 1000 tokens"):
-        room(busy(), 1000, 9400, now=10.0 + REPORT_SECONDS + 1)
-    contexts = busy()
-    contexts.retain([])
-    with pytest.raises(RouterError, match="about 1000 tokens"):
-        room(contexts, 1000, 9400)
-
-
-def test_what_engines_hold_corrects_what_is_expected():
+def test_what_was_placed_and_what_ended_since_the_report_corrects_what_is_free():
     contexts = Contexts()
-    shared = Cache(10_000, 10_000, used=0.5)
-    contexts.observe("d0", None, SMALL, 9000, 0.0)
-    assert contexts.factor == 1.0, "it does not tell what is in use"
-    contexts.observe("d0", None, Cache(10_000, 10_000, used=0.0), 5000, 0.0)
-    assert contexts.factor == 0.5, "what was not pulled yet says little"
-    for _ in range(50):  # fifty requests that share nearly all of a prompt of 4000 tokens
-        contexts.observe("d0", None, shared, 200_000, 0.0)
-    assert contexts.factor == pytest.approx(0.027, abs=0.001)
-    assert room(contexts, 4000, 200_000) == [0], "a wrong expectation keeps nobody out"
-    for _ in range(50):
-        contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0), 1000, 0.0)
-    assert contexts.factor == 2.0, "there is an end to what others may hold"
-    assert room(contexts, 4000, 0) == [0]
+    half = Cache(10_000, 10_000, used=0.5, expected=6000)
+    assert contexts.free(half, 6000) == 5000
+    assert contexts.free(half, 7000) == 4000, "placed since"
+    assert contexts.free(half, 2000) == 9000, "ended since"
+    assert room(contexts, 3500, 7000, cache=half) == [0]
+    with pytest.raises(RouterError, match="more than 3500"):
+        room(contexts, 3501, 7000, cache=half)
+
+
+def test_what_engines_hold_of_what_is_expected_is_learned():
+    contexts = Contexts()
+    contexts.observe("d0", None, SMALL._replace(expected=9000))
+    assert contexts.share == 1.0, "it does not report what is in use"
+    shared = Cache(100_000, 100_000, used=0.05, expected=200_000)
+    contexts.observe("d0", None, shared)  # fifty requests that share nearly all of a prompt of 4000 tokens
+    assert contexts.share == 0.025
+    assert room(contexts, 4000, *[200_000 + 4000 * more for more in (0, 500, 1000)], cache=shared) == [0, 1]
+    contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0, expected=100))
+    assert contexts.share < 1.0
+    for _ in range(100):
+        contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0, expected=100))
+    assert contexts.share == 1.0, "what requests of others hold does not make ours larger"
 
 
 @pytest.fixture
@@ -265,7 +224,7 @@ def test_tokens_are_held_until_a_request_is_over(registry):
     placements = place(registry, 8000, 100)
     long = placements[0].endpoint
     assert placements[1].endpoint is not long
-    assert place(registry, 2000)[0].endpoint is not long, "it would not fit"
+    assert place(registry, 2500)[0].endpoint is not long, "it would not fit"
     assert long.tokens == 8000
     with pytest.raises(RouterError):
         place(registry, 9000)

@@ -261,9 +261,7 @@ class KvRouter(Router):
         """Place a request, and return what it is expected to hold, too; RouterError if it is refused."""
         context = self.contexts.of(prompt, None, 1)
         if self._refuses:
-            self._room = self.contexts.room(
-                context, self._workers, self._caches, self.expected, self._own, now=now
-            )
+            self._room = self.contexts.room(context, self._caches, self.expected)
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
         self.contexts.placed(context)
@@ -275,9 +273,10 @@ class KvRouter(Router):
         self.ended(placement)
         self.expected[placement.worker] -= size
 
-    def hear(self, engine: int, cache: Cache, answers: Answers, now: float) -> None:
-        """Take what an engine says."""
-        self.contexts.observe(f"d{engine}", answers, cache, self.expected[engine], now)
+    def observe(self, engine: int, cache: Cache, answers: Answers) -> None:
+        """Observe an engine's report."""
+        self._caches[engine] = cache = cache._replace(expected=self.expected[engine])
+        self.contexts.observe(f"d{engine}", answers, cache)
 
     def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
         slots, workers, step_times = super()._pool(now)
@@ -360,7 +359,7 @@ class _Simulation:
     def _poll(self, worker: int, now: float) -> None:
         engine = self._engines[worker]
         cache = Cache(engine.capacity, engine.capacity, engine.held / engine.capacity)
-        self._router.hear(worker, cache, Answers(engine.generated, engine.finished), now)
+        self._router.observe(worker, cache, Answers(engine.generated, engine.finished))
         self._at(now + _POLL, partial(self._poll, worker))
 
     def _place(self, number: int, now: float) -> None:
