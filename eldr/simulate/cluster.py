@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import httpx
 import urllib3
 
 from eldr import contract, routers
-from eldr.fit.samples import FitError
 from eldr.kubeconfig import ApiServer, ClusterError
 from eldr.routers import RouterPod
 
@@ -45,13 +42,12 @@ class Deployment:
 
 
 class Cluster:
-    """The API server that :class:`eldr.kubeconfig.ApiServer` finds with the same parameters; FitError where it finds none."""
+    """The API server that :class:`eldr.kubeconfig.ApiServer` finds with the same parameters; ClusterError where it finds none."""
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, kubeconfig: str | None = None
     ) -> None:
-        with _as_fit_error():
-            self._server = ApiServer(context, namespace, kubeconfig, rights=_RIGHTS)
+        self._server = ApiServer(context, namespace, kubeconfig, rights=_RIGHTS)
         self.namespace = self._server.namespace
 
     def find(self, name: str, folder: Path) -> Deployment:
@@ -59,17 +55,13 @@ class Cluster:
 
         Raises
         ------
-        FitError
+        ClusterError
             If something is missing, forbidden or out of reach; the message names the remedy.
         """
-        with _as_fit_error():
-            return self._find(name, folder)
-
-    def _find(self, name: str, folder: Path) -> Deployment:
         resource = self._server.deployment(name)
         pods = routers.running(self._server, name)
         if not pods:
-            raise FitError(
+            raise ClusterError(
                 "NoRouters",
                 f"{contract.KIND_DEPLOYMENT} {name} in namespace {self.namespace} has no running router; "
                 "wait until it is Available",
@@ -83,13 +75,13 @@ class Cluster:
                 state = _object_of(b"".join(routers.read(self._server, pod, contract.PATH_STATE, token)))
                 logs.append(self._download(pod, token, folder / pod.name))
                 states.append(state)
-            except (ClusterError, FitError) as error:
+            except ClusterError as error:
                 problems[pod.name] = str(error)
             except (httpx.HTTPError, urllib3.exceptions.HTTPError, ValueError) as error:
                 problems[pod.name] = f"{type(error).__name__}: {error}"
         notes = tuple(f"router {pod} was left out: {reason}" for pod, reason in problems.items())
         if not logs:
-            raise FitError("RoutersUnreachable", f"{'; '.join(notes)}; {_KEPT_OUT}")
+            raise ClusterError("RoutersUnreachable", f"{'; '.join(notes)}; {_KEPT_OUT}")
         return Deployment(self.namespace, resource, tuple(states), tuple(logs), notes)
 
     def _download(self, pod: RouterPod, token: str, folder: Path) -> Path:
@@ -100,16 +92,8 @@ class Cluster:
         return folder
 
 
-@contextmanager
-def _as_fit_error() -> Iterator[None]:
-    try:
-        yield
-    except ClusterError as error:
-        raise FitError(error.reason, str(error)) from None
-
-
 def _object_of(state: bytes) -> Object:
     value = json.loads(state)
     if not isinstance(value, dict):
-        raise FitError("ForeignState", "its state is no object; is it a router of this version?")
+        raise ClusterError("ForeignState", "its state is no object; is it a router of this version?")
     return value

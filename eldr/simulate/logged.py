@@ -6,6 +6,7 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,13 @@ import numpy.typing as npt
 from eldr.core.placement_sim import inclusion_probabilities
 from eldr.fit.samples import TOO_OLD, FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
-from eldr.simulate.population import Arrivals, Population, Traffic
+from eldr.simulate.population import Population, Traffic
 
 MIN_REQUESTS = 64
 """Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
 _CHUNK = 1 << 18
-_TOLERANCE = 0.5  # of tokens x experts per token, in each layer
+_SPAN = 16  # requests, in the mean
+_BURSTY = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,21 +31,28 @@ class Logged:
 
     Attributes
     ----------
+    rate : float or None
+        Logged requests per second, those that are not simulated included; None if the clocks of routers are inconsistent.
     skipped : dict of str to int
         Records left out, by reason.
-    damaged : tuple of str
-        Files that could be read in part only, and why.
+    notes : tuple of str
+        Caveats of the figures.
     """
 
     model: str
-    known: Traffic
+    traffic: Traffic
+    rate: float | None
     skipped: dict[str, int]
-    damaged: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
-    def traffic(self, seed: int) -> Traffic:
-        """Return the log's requests; the seed does not change them."""
-        del seed
-        return self.known
+    @property
+    def words(self) -> str:
+        """What the requests are, for people."""
+        skipped = "".join(f", {count} left out ({reason})" for reason, count in self.skipped.items())
+        return (
+            f"Requests of {self.model!r} from the log: centroids from the older {len(self.traffic.calibration)}, simulated are the "
+            f"newer {len(self.traffic.requests)}{skipped}."
+        )
 
 
 def read_logs(
@@ -51,9 +60,7 @@ def read_logs(
     *,
     model: str | None,
     limit: int,
-    seed: int,
     last: float = math.inf,
-    share: float = 1.0,
 ) -> Logged:
     """Read logs.
 
@@ -67,8 +74,6 @@ def read_logs(
         Records kept, chosen uniformly.
     last : float
         How far back from the model's newest record to go, seconds.
-    share : float
-        Of the requests that were logged, above 0.
 
     Raises
     ------
@@ -77,14 +82,15 @@ def read_logs(
     """
     # each once, however often it is named: no request may be in both halves
     files = list({file.resolve(): file for path in paths for file in _files(path)}.values())
-    damaged: dict[Path, str] = {}
     came: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
-    for record in _records(files, damaged):
+    for record in _records(files):
         came[record.model].append(record.time)
     if not came:
         where = ", ".join(str(path) for path in paths)
         raise FitError(
-            "NoSamples", f"{where}: holds no record yet, or is no signature log; send traffic and try again"
+            "NoSamples",
+            f"{where}: holds no record that can be read; if it is a signature log, raise spec.signatures.samplePercent if it is low, send traffic, "
+            "and try again",
         )
     if model is not None and model not in came:
         raise FitError(
@@ -95,53 +101,55 @@ def read_logs(
         model = max(came, key=lambda name: len(came[name]))
     times = np.array(came[model])
     times = times[np.isfinite(times)]
-    rng = np.random.default_rng([seed, 5])
+    rng = np.random.default_rng([0, 5])
     chosen, skipped = reservoir(
-        _records(files, damaged), limit, rng, model=model, since=float(times.max(initial=0.0)) - last
+        _records(files), limit, rng, model=model, since=float(times.max(initial=0.0)) - last
     )
-    problems = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
-    try:
-        samples = make_samples(chosen, skipped)
-        known = _traffic(samples, times, share=share)
-    except FitError as error:
-        raise FitError(error.reason, "; ".join((str(error), *problems))) from None
-    silent = len(samples) - len(samples) // 2 - len(known.requests)
+    samples = make_samples(chosen, skipped)
+    half = len(samples) // 2
+    newer = samples.take(np.arange(half, len(samples)))
+    known = newer.take(newer.decoded)
+    if len(known) < MIN_REQUESTS:
+        raise _too_few(len(known), samples.skipped)
+    silent = len(newer) - len(known)
     left_out = samples.skipped | (
         {"newer ones without the experts of their decode steps": silent} if silent else {}
     )
-    return Logged(model, known, left_out, problems)
+    traffic = Traffic(samples.take(np.arange(half)), _population(known))
+    rate, notes = None, []
+    if known.times is not None and (span := np.ptp(known.times)) > 0:
+        came_meanwhile = np.count_nonzero((times >= known.times[0]) & (times <= known.times[-1]))
+        rate = float((came_meanwhile - 1) / span)
+        if (burstiness := _burstiness(known.times)) > _BURSTY:
+            bursts = f"{burstiness:.0f} times the variance of random ones"
+            notes.append(f"the log's requests come in bursts ({bursts}), simulated ones do not")
+    return Logged(model, traffic, rate, left_out, tuple(notes))
 
 
-def _traffic(samples: Samples, times: npt.NDArray[np.float64], *, share: float) -> Traffic:
-    shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
-    half = len(samples) // 2
-    calibration = samples.take(np.arange(half))
-    newer = samples.take(np.arange(half, len(samples)))
-    newer = newer.take(newer.decoded)
-    newer = newer.take(_credible(newer))
-    n = len(newer)
-    if n < MIN_REQUESTS:
-        raise _too_few(n, samples.skipped)
-    inclusion = inclusion_probabilities(newer.decode, newer.decode_tokens)
-    logs = np.log1p(-inclusion).reshape(n, -1)
-    requests = Population(
-        prefill=newer.prefill.astype(
-            np.min_scalar_type(int(newer.prefill.max()))
+def _population(samples: Samples) -> Population:
+    n, n_layers, _ = samples.prefill.shape
+    inclusion = inclusion_probabilities(samples.decode, samples.decode_tokens)
+    tokens = np.rint(samples.prefill.sum(axis=(1, 2)) / (n_layers * samples.top_k))
+    return Population(
+        prefill=samples.prefill.astype(
+            np.min_scalar_type(int(samples.prefill.max()))
         ),  # travels to every process
-        prompt_tokens=np.maximum(
-            1, np.rint(newer.prefill.sum(axis=(1, 2)) / (shape[0] * samples.top_k))
-        ).astype(np.int64),
-        logs=logs,
+        prompt_tokens=np.maximum(1, tokens).astype(np.int64),
+        logs=np.log1p(-inclusion).reshape(n, -1),
         steps=None,
         label=np.zeros(n, dtype=np.int64),
         labels=("all",),
         shares=(1.0,),
         # the first step computes the prompt's last token again and is not counted
-        output_tokens=newer.decode_tokens.astype(np.int64) + 1,
+        output_tokens=samples.decode_tokens.astype(np.int64) + 1,
         top_k=samples.top_k,
-        arrivals=_arrivals(newer, times, share),
     )
-    return Traffic(calibration, requests)
+
+
+def _burstiness(times: npt.NDArray[np.float64]) -> float:
+    """Return the variance of the number of requests in equal spans over its mean: about 1 where they come at random."""
+    counts, _ = np.histogram(times, max(2, len(times) // _SPAN))
+    return float(counts.var() / counts.mean())
 
 
 def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
@@ -155,25 +163,6 @@ def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
     )
 
 
-def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) -> Arrivals | None:
-    """Return when samples came, and how many logged requests came meanwhile; None if their clocks are inconsistent."""
-    if samples.times is None:
-        return None
-    first, last = samples.times[[0, -1]].tolist()
-    if last <= first:
-        return None
-    gaps = np.diff(samples.times)
-    meanwhile = np.count_nonzero((times >= first) & (times <= last))
-    return Arrivals(np.append(gaps, gaps.mean()), (meanwhile - 1) / (last - first) / share)
-
-
-def _credible(samples: Samples) -> npt.NDArray[np.intp]:
-    """Return the positions of samples each of whose layers chose about as many experts as its tokens do."""
-    ratio = samples.decode.sum(axis=2) / (samples.decode_tokens[:, None] * float(samples.top_k))
-    fine = (abs(ratio - 1.0) < _TOLERANCE) & (samples.prefill.sum(axis=2) > 0)
-    return np.flatnonzero(fine.all(axis=1))
-
-
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
@@ -185,21 +174,10 @@ def _files(path: Path) -> list[Path]:
     )
 
 
-def _records(files: Sequence[Path], damaged: dict[Path, str]) -> Iterator[Record]:
-    """Yield the records of segments up to each one's first damaged frame, which ``damaged`` records."""
+def _records(files: Sequence[Path]) -> Iterator[Record]:
+    """Yield the records of segments, of each one up to its first damaged frame."""
     for path in files:
         reader = FrameReader()
-        try:
-            with path.open("rb") as file:
-                while data := file.read(_CHUNK):
-                    yield from reader.feed(data)
-        except OSError as error:  # routers drop their oldest segments
-            damaged[path] = f"up to byte {reader.valid_bytes} ({error.strerror})"
-        if not reader.damaged:
-            continue
-        if not reader.valid_bytes and len(files) == 1:
-            raise FitError(
-                "NoLog",
-                f"{path}: is no signature log ({reader.damaged}); expected a router's --log-dir or a *.siglog file",
-            )
-        damaged[path] = f"up to byte {reader.valid_bytes} ({reader.damaged})"
+        with suppress(OSError), path.open("rb") as file:  # routers drop their oldest segments
+            while data := file.read(_CHUNK):
+                yield from reader.feed(data)

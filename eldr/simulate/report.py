@@ -1,150 +1,145 @@
-"""Results of a study, for machines."""
+"""Compare the policies' figures with the baseline's: as an object for JSON, and as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from eldr.simulate.advice import to_set
+from eldr.simulate.comparison import Outcome, Setting
 from eldr.simulate.measures import Measures
-from eldr.simulate.outcome import MOST_WAITED, Outcome
-from eldr.simulate.pairs import change
-from eldr.simulate.setting import Setting
-from eldr.simulate.study import Study
+from eldr.simulate.pairs import Change, change
+from eldr.simulate.policies import Contender
 
-VERSION = 2
-_OF_RANKS = ("fullest_per_token",)  # engines have one here
-COMPARED = (
-    "tpot_mean",
-    "tpot_p50",
-    "tpot_p95",
-    "tpot_p99",
-    "ttft_p50",
-    "active_per_token",
-    "active_per_step",
-)
+VERSION = 3
+COMPARED = "tpot_mean", "tpot_p50", "tpot_p95", "tpot_p99", "ttft_p50", "active_per_token"
+_HEADS = "policy", "TPOT mean", "P50", "P95", "P99", "TTFT P50", "experts"
+_LEAST = 1e-3  # change of a mean that is worth a setting
+_MOST_WAITED = 0.01  # of the requests of a pool that keeps up
 
 
-def as_json(study: Study, outcomes: Sequence[Outcome], about: dict[str, Any]) -> dict[str, Any]:
-    """Return the report object.
+def as_json(setting: Setting, contenders: Sequence[Contender], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures.
 
     Parameters
     ----------
-    study : Study
-        Its first contender is what the others are compared with.
-    about : dict
-        What the requests are, ``notes`` for the reader.
+    contenders : sequence of Contender
+        The first one is the baseline.
+    outcomes : sequence of Outcome
+        One per seed.
 
     Notes
     -----
-    Times are in seconds. ``change`` holds relative differences to the first policy, ``[mean, half width]`` of a 95 % interval
-    over the seeds; the half width is null with one seed. ``best`` is the policy with the least mean TPOT, ``level`` are those
-    whose difference to it may be chance.
+    Times are in seconds. ``change`` holds relative differences to the baseline, ``[mean, half width]`` of a 95 % interval over
+    the seeds; the half width is null with one seed.
     """
+    runs = [list(row) for row in zip(*(one.measures for one in outcomes), strict=True)]
+    choice = _choice(runs)
     return {
         "version": VERSION,
-        **about,
-        "seeds": list(study.seeds),
-        "settings": [
-            _setting(study, setting, [one for one in outcomes if one.setting == at])
-            for at, setting in enumerate(study.settings)
-        ],
-    }
-
-
-def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[str, Any]:
-    runs = [
-        [one.measures for one in outcomes if one.contender == which] for which in range(len(study.contenders))
-    ]
-    best, level = _best(study, runs)
-    return {
-        "engines": setting.engines,
+        "engines": len(setting.speeds),
         "rate": float(np.mean([one.rate for one in outcomes])),
-        "batch": setting.batch,
-        "speeds": list(setting.speeds),
+        "step_time": asdict(setting.step_time),
+        "speeds": setting.speeds,
         "drafts": setting.drafts.tokens,
         "accepted": setting.drafts.accepted,
-        "best": best,
-        "level": level,
+        "seeds": len(outcomes),
+        "recommended": None if choice is None else contenders[choice].text,
         "policies": [
             {
                 "policy": contender.text,
-                "set": to_set(contender),
-                **_means(some),
-                "change": _changes(some, runs[0]),
+                "set": contender.name,
+                **{name: float(np.mean([asdict(run)[name] for run in own])) for name in asdict(own[0])},
+                "change": {name: _finite(_against(own, runs[0], name)) for name in COMPARED},
             }
-            for contender, some in zip(study.contenders, runs, strict=True)
+            for contender, own in zip(contenders, runs, strict=True)
         ],
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _against(runs: Sequence[Measures], baseline: Sequence[Measures], name: str) -> Change:
+    return change([getattr(run, name) for run in runs], [getattr(run, name) for run in baseline])
 
 
-def _best(study: Study, runs: list[list[Measures]]) -> tuple[str, list[str]]:
-    """Return the policy with the least mean TPOT, and those that are not shown to be worse."""
-    means = [[run.tpot_mean for run in some] for some in runs]
-    best = min(range(len(means)), key=lambda which: float(np.mean(means[which])))
-    level = []
-    for which, contender in enumerate(study.contenders):
-        worse = change(means[which], means[best])
-        if which != best and worse.mean - worse.half_width <= 0:
-            level.append(contender.text)
-    return study.contenders[best].text, level
+def _finite(one: Change) -> tuple[float, float | None]:
+    return one.mean, None if math.isnan(one.half_width) else one.half_width
 
 
-def _means(runs: list[Measures]) -> dict[str, float]:
-    rows = [asdict(run) for run in runs]
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name not in _OF_RANKS}
+def _choice(runs: Sequence[Sequence[Measures]]) -> int | None:
+    """Return the policy to set: of those that shorten the mean and are level with the best, the one with the shortest tail."""
+
+    def against(which: int, other: int) -> tuple[float, float]:
+        mean, half_width = _finite(_against(runs[which], runs[other], "tpot_mean"))
+        return mean, half_width or 0.0
+
+    shorter = {which: against(which, 0) for which in range(1, len(runs))}
+    shorter = {which: one for which, one in shorter.items() if one[0] <= -_LEAST and sum(one) < 0}
+    if not shorter:
+        return None
+    best = min(shorter, key=shorter.__getitem__)
+    level = [which for which in shorter if against(which, best)[0] <= against(which, best)[1]]
+    return min(level, key=lambda which: float(np.mean([run.tpot_p99 for run in runs[which]])))
 
 
-def _changes(runs: list[Measures], baseline: list[Measures]) -> dict[str, list[float | None]]:
-    changes: dict[str, list[float | None]] = {}
-    for name in COMPARED:
-        interval = change([getattr(run, name) for run in runs], [getattr(run, name) for run in baseline])
-        changes[name] = [interval.mean, _finite(interval.half_width)]
-    return changes
+def notes(
+    setting: Setting, contenders: Sequence[Contender], outcomes: Sequence[Outcome], distinct: int
+) -> Iterator[str]:
+    """Yield the caveats of the figures.
 
-
-def check_numbers(outcomes: Sequence[Outcome]) -> None:
-    """Refuse figures that are no numbers to compare: times too far apart for one clock.
-
-    Raises
-    ------
-    ValueError
+    Parameters
+    ----------
+    distinct : int
+        Requests that there are to draw from.
     """
-    for one in outcomes:
-        for name, value in asdict(one.measures).items():
-            if not math.isfinite(value) or (name in COMPARED and value <= 0):
-                raise ValueError(
-                    f"{name} came out as {value:g}: the times of --step-time, or the rate, are too far apart to be simulated "
-                    "together; correct the one that is wrong"
-                )
-
-
-def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]:
-    """Return the caveats of the figures."""
-    caveats = []
-    held = max(
-        study.settings[one.setting].engines * one.measures.batch for one in outcomes if one.contender == 0
-    )
+    held = len(setting.speeds) * max(one.measures[0].batch for one in outcomes)
     if held > distinct:
-        caveats.append(
+        yield (
             f"engines hold {held:.0f} requests together, and there are {distinct} different ones: the same ones meet, "
             "which saves experts that other traffic would not save"
         )
-    worst = max(outcomes, key=lambda one: one.measures.waited)
-    if worst.measures.waited > MOST_WAITED:
-        setting, policy = study.settings[worst.setting], study.contenders[worst.contender]
-        caveats.append(
-            f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
-            f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
-        )
-    if len(study.seeds) == 1:
-        caveats.append("one seed gives no intervals")
-    return caveats
+    for which, contender in enumerate(contenders):
+        if (waited := max(one.measures[which].waited for one in outcomes)) > _MOST_WAITED:
+            yield (
+                f"with {contender.text} {waited:.0%} of the requests came to an engine without room: "
+                "its figures hold waiting, and more so the longer it runs"
+            )
+    if len(outcomes) == 1:
+        yield "one seed gives no intervals"
+
+
+def as_text(report: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a report: what to set, what was simulated, the figures, the caveats."""
+    baseline, *others = report["policies"]
+    for row in others:
+        if row["policy"] == report["recommended"]:
+            yield (
+                f"Set spec.router.policy: {row['set']}. It changes the time per token against {baseline['policy']}: "
+                f"mean {_percent(row, 'tpot_mean')} %, P99 {_percent(row, 'tpot_p99')} %."
+            )
+    if report["recommended"] is None:
+        yield f"Leave spec.router.policy as it is: no policy shortens the mean time per token against {baseline['policy']} significantly."
+    constants = report["step_time"]
+    yield (
+        f"{report['requests']} {report['engines']} engines, {report['rate']:.3g} requests/s, batch {baseline['batch']:.1f}. A decode step "
+        f"takes {1e3 * constants['fixed']:.2f} ms, {1e6 * constants['per_expert']:.0f} us for each active expert and "
+        f"{1e6 * constants['per_request']:.0f} us for each request. Below {baseline['policy']}: % of change."
+    )
+    yield _line(_HEADS)
+    *times, experts = (baseline[name] for name in COMPARED)
+    yield _line((baseline["policy"], *(f"{1e3 * time:.1f} ms" for time in times), f"{experts:.1f}"))
+    for row in others:
+        yield _line((row["policy"], *(_percent(row, name) for name in COMPARED)))
+    for note in report["notes"]:
+        yield f"Note: {note}."
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"{cells[0]:28}" + "".join(f"{cell:>13}" for cell in cells[1:])
+
+
+def _percent(row: dict[str, Any], name: str) -> str:
+    mean, half_width = row["change"][name]
+    return f"{100 * mean:+.1f}" + (f" ±{100 * half_width:.1f}" if half_width is not None else "")

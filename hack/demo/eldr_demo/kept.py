@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eldr.fit.samples import FitError
+from eldr.kubeconfig import ClusterError
 from eldr.siglog import Record, frame, read
 from eldr.simulate.cluster import Cluster
 from eldr_demo import objects
@@ -33,7 +33,7 @@ def keep(kubeconfig: str, folder: Path, shifted: float, known: Sequence[str]) ->
                 objects.NAME, Path(temporary)
             )
             records = sorted((one for log in found.logs for one in read(log)), key=lambda one: one.time)
-    except FitError as error:
+    except ClusterError as error:
         return f"signature log: {error.reason}: {error}"
     return write(records, folder, shifted, known)
 

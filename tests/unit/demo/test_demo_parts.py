@@ -258,7 +258,7 @@ def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     assert command in said[3]
     assert "first.siglog" in first
     assert both.count("--log") == 2
-    quick = ["--seconds", "5", "--seeds", "1", "--jobs", "1"]
+    quick = ["--seconds", "5", "--seeds", "1"]
     done = CliRunner().invoke(main, [*shlex.split(command)[1:], *quick])
     assert done.exit_code == 0, done.output
     assert "centroids from the older 70, simulated are the newer 70" in done.output

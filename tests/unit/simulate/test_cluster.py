@@ -3,7 +3,7 @@
 import pytest
 
 from eldr import contract
-from eldr.fit.samples import FitError
+from eldr.kubeconfig import ClusterError
 from eldr.simulate.cluster import Cluster
 from tests.support.api_server import answering, as_json
 
@@ -34,7 +34,7 @@ def answers(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_server_that_answers_something_else_is_told(answers, tmp_path, objects, told):
     answers.update(objects)
-    with pytest.raises(FitError, match=told) as caught:
+    with pytest.raises(ClusterError, match=told) as caught:
         Cluster().find("demo", tmp_path)
     assert caught.value.reason in {"ClusterUnreachable", "NoToken"}
 
@@ -43,5 +43,5 @@ def test_a_server_that_answers_something_else_is_told(answers, tmp_path, objects
 def test_a_state_that_is_none_leaves_its_router_out(answers, tmp_path, state):
     answers.update(demo=RESOURCE, pods={"items": [POD]}, **{"demo-admin": {"data": {"token": "dG9rZW4="}}})
     answers[contract.PATH_STATE.rpartition("/")[2]] = state
-    with pytest.raises(FitError, match="router r-0 was left out: its state is no object"):
+    with pytest.raises(ClusterError, match="router r-0 was left out: its state is no object"):
         Cluster().find("demo", tmp_path)
