@@ -18,7 +18,6 @@ from eldr import centroids
 from eldr.cli import main
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.sim import traces
-from eldr.simulate.captured import Captured
 from eldr.simulate.centroids import fitted
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.workload import Window
@@ -26,6 +25,7 @@ from eldr_demo import load as demo
 from eldr_demo.arrivals import Poisson
 from eldr_demo.simulated import replay
 from eldr_demo.telemetry import Sampler
+from eldr_lab.synthetic.captured import Captured
 from tests.support.processes import engine, wait_for
 from tests.support.router import Router, router
 

@@ -15,8 +15,8 @@ from eldr.contract import SIMILARITY_BINS
 from eldr.fit.pipeline import FitSettings, fit
 from eldr.fit.samples import Samples
 from eldr.sim import traces as captured
-from eldr.simulate.captured import Captured
-from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
+from eldr_lab.synthetic.activations import QWEN3_30B, WORKLOADS, Synthetic
+from eldr_lab.synthetic.captured import Captured
 from eldr_operator.drift.counts import Baseline, Counts, Traffic
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import Observation

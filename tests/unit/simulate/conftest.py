@@ -6,7 +6,7 @@ from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.siglog import SignatureLog, pack_counts
 from eldr.sim import traces
 from eldr.simulate.population import draw_steps
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
+from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
 from tests.support.records import make_record
 
 

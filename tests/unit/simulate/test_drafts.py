@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
-from eldr.simulate.contenders import parse_contender
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Limits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, make_workload
+from eldr_lab.synthetic.contenders import parse_contender
 
 WINDOW = Window(0.0, 20.0, 0.0)
 

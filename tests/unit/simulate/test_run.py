@@ -7,10 +7,10 @@ import pytest
 
 from eldr.core.domains import groups_by_share
 from eldr.simulate.centroids import fitted, similarities
-from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, make_workload
+from eldr_lab.synthetic.contenders import parse_contender
 
 WINDOW = Window(0.0, 20.0, 0.0)  # all requests are measured: runs go on until the last has ended
 TEXTS = [

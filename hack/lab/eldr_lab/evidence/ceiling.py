@@ -19,10 +19,10 @@ from eldr.core.step_time import StepTime
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Ints, Population
 from eldr.simulate.run import Pool, Run, simulate
-from eldr.simulate.study import Load
 from eldr.simulate.workload import Workload
 from eldr_bench.proof import require
 from eldr_lab.pool.witness import answered
+from eldr_lab.synthetic.study import Load
 
 _SLOT = 1.0
 """Seconds that the search takes for one: engines change little within them."""

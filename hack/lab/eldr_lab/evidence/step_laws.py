@@ -15,10 +15,10 @@ import numpy as np
 from scipy.optimize import nnls
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.synthetic import WORKLOADS, Synthetic
 from eldr_lab.evidence.cells import RATES
 from eldr_lab.evidence.published import measured
 from eldr_lab.pool.models import GEOMETRIES
+from eldr_lab.synthetic.activations import WORKLOADS, Synthetic
 
 LAYERS = {"qwen3-30b": 48, "gpt-oss-120b": 36, "gemma-4-26b": 30}
 ENGINES = 16

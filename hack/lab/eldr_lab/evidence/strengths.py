@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from eldr.simulate.synthetic import WORKLOADS, Strengths
+from eldr_lab.synthetic.activations import WORKLOADS, Strengths
 
 FACTORS = Path(__file__).with_name("strengths.json")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from eldr import contract
 from eldr.core.policies import DEFAULT_PRIOR
 from eldr.core.policy import Policy
-from eldr.simulate import contenders
+from eldr_lab.synthetic import contenders
 
 VANILLA = "ELDR-vanilla"
 """ELDR with centroids of a K-means that does not balance its clusters: a baseline of the paper."""
@@ -27,7 +27,7 @@ class Contender:
     ----------
     text : str
         As it is shown.
-    base : eldr.simulate.contenders.Contender
+    base : eldr_lab.synthetic.contenders.Contender
         What a router runs.
     centroids : str or None
         Which ones it looks at: balanced ones, those of :data:`UNBALANCED` clusters, or none.
@@ -54,7 +54,7 @@ class Contender:
         return self.base.learns
 
     def policy(self, groups: Mapping[str, frozenset[int]]) -> Policy:
-        """Return the policy, as :meth:`eldr.simulate.contenders.Contender.policy` does."""
+        """Return the policy, as :meth:`eldr_lab.synthetic.contenders.Contender.policy` does."""
         return self.base.policy(groups)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eldr.simulate.synthetic import Geometry, normalised
+from eldr_lab.synthetic.activations import Geometry, normalised
 
 
 @dataclass(frozen=True, slots=True)

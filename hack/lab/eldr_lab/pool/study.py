@@ -10,14 +10,12 @@ import numpy as np
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
-from eldr.simulate import centroids, study
-from eldr.simulate.contenders import BALANCED
+from eldr.simulate import centroids
 from eldr.simulate.engine import Engine
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.routing import Knowledge
 from eldr.simulate.run import Exchange, Run, serve
-from eldr.simulate.study import Fitted, fitted
 from eldr_bench.proof import require
 from eldr_lab.pool.active import expert_shares, on_ranks
 from eldr_lab.pool.clusters import vanilla
@@ -29,6 +27,9 @@ from eldr_lab.pool.routers import Churn, Router, exchange
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.witness import Witness, prove
 from eldr_lab.pool.workload import make_workload
+from eldr_lab.synthetic import study
+from eldr_lab.synthetic.contenders import BALANCED
+from eldr_lab.synthetic.study import Fitted, fitted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,6 @@ import click
 import numpy as np
 
 from eldr.sim import traces
-from eldr.simulate.captured import Captured
-from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.population import Population
 from eldr.simulate.run import Pool, Run, simulate
@@ -25,6 +23,8 @@ from eldr.simulate.workload import Window, Workload, arranged, poisson
 from eldr_bench.proof import require
 from eldr_demo import compare
 from eldr_demo.simulated import MIXES, SimulatedEngines
+from eldr_lab.synthetic.captured import Captured
+from eldr_lab.synthetic.contenders import parse_contender
 
 POLICIES = "JSQ", "MarginalUnion"
 RATE, SPEED = 11.0, 3.0

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import click
 
-from eldr.simulate.synthetic import Strengths, Synthetic
 from eldr_bench.machine import ROOT
 from eldr_lab.evidence.cells import FULL, SMOKE, Size
 from eldr_lab.evidence.strengths import factors, strengths
@@ -23,6 +22,7 @@ from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.study import prepare
 from eldr_lab.studies import prior_page
 from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
+from eldr_lab.synthetic.activations import Strengths, Synthetic
 
 PAGE = ROOT / "docs" / "benchmarks" / "prior.md"
 FIGURES = PAGE.with_suffix(".json")

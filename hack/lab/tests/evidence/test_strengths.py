@@ -2,10 +2,10 @@
 
 import pytest
 
-from eldr.simulate.synthetic import WORKLOADS
 from eldr_lab.evidence import published, strengths
 from eldr_lab.evidence.cells import GEOMETRIES
 from eldr_lab.evidence.strengths import Point, solved
+from eldr_lab.synthetic.activations import WORKLOADS
 
 
 def test_factor_is_found_on_lines_between_those_tried():

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
-from eldr.simulate.captured import Captured
 from eldr.simulate.engine import Limits
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.models import LATER
 from eldr_lab.pool.prefix import PrefixCache
@@ -15,6 +13,8 @@ from eldr_lab.pool.replicas import Replicas
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import meet, prepare, run_one, run_whole
 from eldr_lab.pool.workload import Drift
+from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
+from eldr_lab.synthetic.captured import Captured
 
 POOL = Setting(
     engines=4,

@@ -11,12 +11,12 @@ from eldr.core.policy import Choice
 from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.simulate import run
 from eldr.simulate.engine import Limits
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
 from eldr_bench.proof import Unproven
 from eldr_lab.pool import study
 from eldr_lab.pool.contenders import BLIND, parse_contender
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import meet, prepare, run_whole
+from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
 
 TASKS = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=120, requests=400)
 SHORT = Setting(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from eldr.sim import traces
-from eldr.simulate.captured import Captured
 from eldr_demo.compare import STATISTICS, Change
 from eldr_demo.simulated import MIXES
 from eldr_lab.studies.coverage import covered, trace
+from eldr_lab.synthetic.captured import Captured
 
 
 @pytest.fixture(scope="module")

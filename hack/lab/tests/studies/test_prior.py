@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from eldr.simulate.synthetic import Synthetic
 from eldr_lab.evidence.cells import SMOKE
 from eldr_lab.evidence.strengths import strengths
 from eldr_lab.pool.contenders import parse_contender
@@ -13,6 +12,7 @@ from eldr_lab.pool.study import prepare
 from eldr_lab.studies import prior
 from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
 from eldr_lab.studies.prior_page import page
+from eldr_lab.synthetic.activations import Synthetic
 
 
 def figures(mean, none=-8.0, fitted=-10.0):

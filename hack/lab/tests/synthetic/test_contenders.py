@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from eldr.core.band import BandJSQ
 from eldr.core.domains import groups_by_share
 from eldr.core.marginal import MarginalUnion
-from eldr.simulate.contenders import parse_contender
 from eldr.simulate.step_times import GPT_OSS_120B_MI300X, STEP_TIMES, parse_step_time
+from eldr_lab.synthetic.contenders import parse_contender
 
 
 def test_options_reach_the_policy():

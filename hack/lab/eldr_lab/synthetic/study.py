@@ -10,12 +10,12 @@ from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
-from eldr.simulate.contenders import BALANCED, Contender
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source, Traffic
 from eldr.simulate.run import Pool, simulate
-from eldr.simulate.setting import Setting
 from eldr.simulate.workload import Window, Workload, make_workload
+from eldr_lab.synthetic.contenders import BALANCED, Contender
+from eldr_lab.synthetic.setting import Setting
 
 Fitted = tuple[int, str]
 """Number of engines and kind of centroids."""
