@@ -6,11 +6,10 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
@@ -18,14 +17,13 @@ from eldr.fit.samples import FitError
 from eldr.kubeconfig import ClusterError
 from eldr.options import FiniteRange, of_cluster
 from eldr.simulate import report
-from eldr.simulate.comparison import Setting, compare
+from eldr.simulate.comparison import Setting, compare, usual_rate
 from eldr.simulate.drafts import Drafts
 from eldr.simulate.effect import InEffect, in_effect
-from eldr.simulate.logged import Logged, read_logs
+from eldr.simulate.logged import read_logs
 from eldr.simulate.policies import BASELINE, NAMES, USUAL, contenders
 from eldr.simulate.step_times import STEP_TIMES, parse_step_time
 
-_RECORDS = 4000  # of a log, as many as a fit takes
 _STEP_TIME = "qwen3-30b-mi300x"
 
 
@@ -101,52 +99,43 @@ def command(
         raise click.UsageError(
             "name a log with --log, or a deployment with --from-cluster; `make demo` leaves a log in out/siglog"
         )
-    cluster = context, namespace, str(kubeconfig) if kubeconfig else None
+    own, last = InEffect(), 60 * (last_minutes or math.inf)
     try:
-        own, logged = _read(logs, from_cluster, cluster, model, 60 * (last_minutes or math.inf))
+        if from_cluster:
+            from eldr.simulate.cluster import read_deployment  # brings the client library
+
+            with tempfile.TemporaryDirectory(prefix="eldr-simulate-") as folder:
+                deployment = read_deployment(
+                    from_cluster, Path(folder), context, namespace, str(kubeconfig) if kubeconfig else None
+                )
+                own = in_effect(deployment.resource, deployment.states)
+                own = own._replace(notes=deployment.notes + own.notes)
+                logged = read_logs(deployment.logs, model=model or own.model, last=last)
+        else:
+            logged = read_logs(logs, model=model, last=last)
+        requests = logged.requests
+        timed = own.step_time is not None and not step_time
+        setting = Setting(
+            step_time=replace(own.step_time, n_experts=requests.n_experts)
+            if own.step_time and timed
+            else parse_step_time(step_time or _STEP_TIME, requests.n_experts),
+            speeds=tuple(islice(cycle(own.speeds), engines or own.engines)),
+            rate=rate or (logged.rate or 0.0) / (own.share or math.inf),
+            seconds=seconds,
+            settings=own.settings,
+            drafts=Drafts(drafts, accepted, timed),
+        )
+        if not setting.rate:
+            setting = setting._replace(rate=usual_rate(requests, setting.step_times, setting.drafts))
+        rows = contenders(names or own.policies)
+        with click.progressbar(range(seeds), label="simulating", file=sys.stderr) as progress:
+            outcomes = [compare(logged.calibration, requests, setting, rows, seed) for seed in progress]
     except (ClusterError, FitError) as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
-    requests, learned = logged.traffic.requests, own.learned
-    try:
-        named = parse_step_time(step_time or _STEP_TIME, requests.n_experts)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    own_time = (
-        None if learned is None or step_time else replace(learned.step_time, n_experts=requests.n_experts)
-    )
-    if rate is None and own.share and logged.rate:
-        rate = logged.rate / own.share
-    setting = Setting(
-        step_time=own_time or named,
-        speeds=tuple(islice(cycle(learned.speeds if learned else (1.0,)), engines or own.engines)),
-        rate=rate,
-        seconds=seconds,
-        settings=own.settings,
-        drafts=Drafts(drafts, accepted, timed=own_time is not None),
-    )
-    rows = contenders(names or own.policies)
-    try:
-        with click.progressbar(range(seeds), label="simulating", file=sys.stderr) as progress:
-            outcomes = [compare(logged.traffic, setting, rows, seed) for seed in progress]
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     figures = report.as_json(setting, rows, outcomes) | {"requests": own.words + logged.words}
-    figures["notes"] = [*own.notes, *logged.notes, *report.notes(setting, rows, outcomes, len(requests))]
-    if not step_time and learned is None:
+    figures["notes"] = [*own.notes, *report.notes(figures, len(requests))]
+    if not (timed or step_time):
         figures["notes"].append(f"the step time is {_STEP_TIME}; give your accelerator's with --step-time")
     click.echo(json.dumps(figures, indent=2) if file else "\n".join(report.as_text(figures)), file)
-
-
-def _read(
-    logs: Sequence[Path], from_cluster: str | None, cluster: Sequence[Any], model: str | None, last: float
-) -> tuple[InEffect, Logged]:
-    """Return what is in effect, and the requests of the logs, from so many seconds before the newest one on."""
-    if not from_cluster:
-        return InEffect(), read_logs(logs, model=model, limit=_RECORDS, last=last)
-    from eldr.simulate.cluster import Cluster  # brings the client library
-
-    with tempfile.TemporaryDirectory(prefix="eldr-simulate-") as folder:
-        deployment = Cluster(*cluster).find(from_cluster, Path(folder))
-        own = in_effect(deployment.resource, deployment.states)
-        own = replace(own, notes=(*deployment.notes, *own.notes))
-        return own, read_logs(deployment.logs, model=model or own.model, limit=_RECORDS, last=last)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from eldr import contract
@@ -12,15 +11,7 @@ from eldr.simulate.policies import DEFAULTS, NAMES, USUAL, Settings
 from eldr.simulate.step_times import make_step_time
 
 
-class Learned(NamedTuple):
-    """The step time that a router has learned, and how many times as long each engine takes."""
-
-    step_time: StepTime
-    speeds: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InEffect:
+class InEffect(NamedTuple):
     """A deployment's own settings; the defaults are those of a log without one.
 
     Attributes
@@ -29,8 +20,10 @@ class InEffect:
         Served name.
     policies : tuple of str
         To compare.
-    learned : Learned or None
+    step_time : StepTime or None
         None while routers have not learned it.
+    speeds : sequence of float
+        How many times as long each engine takes.
     share : float or None
         Of the requests that are logged, above 0; None where it is unknown.
     words : str
@@ -43,20 +36,21 @@ class InEffect:
     engines: int = 16
     policies: tuple[str, ...] = USUAL
     settings: Settings = DEFAULTS
-    learned: Learned | None = None
+    step_time: StepTime | None = None
+    speeds: Sequence[float] = (1.0,)
     share: float | None = None
     words: str = ""
     notes: tuple[str, ...] = ()
 
 
-def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> InEffect:
+def in_effect(resource: Mapping[str, Any], states: Sequence[Any]) -> InEffect:
     """Read a deployment.
 
     Parameters
     ----------
     resource : mapping
         The EldrDeployment, with the API server's defaults.
-    states : sequence of mapping
+    states : sequence
         Of its routers, see :data:`eldr.contract.STATE_VERSION`.
     """
     name, spec = resource["metadata"]["name"], resource["spec"]
@@ -71,41 +65,38 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
         int(router.get("minCandidates", DEFAULTS.min_candidates)),
         float(router.get("maxLoad") or DEFAULTS.max_load),
     )
-    learned = _learned(states)
-    notes = []
-    if policy not in NAMES:
-        notes.append(
-            f"the policy in effect, {policy}, goes by a header that the log does not hold: it is not simulated"
-        )
-    if decode.get("parallelism", {}).get("expert") == "Enabled":
-        notes.append(
-            "expert parallelism is not simulated: steps go by all experts of an engine, as routers learn them"
-        )
-    if learned is None:
-        notes.append("its routers have not learned how fast its engines are: all are simulated alike")
+    step_time, speeds = _learned(states)
+    caveats = {
+        f"the policy in effect, {policy}, goes by a header that the log does not hold: it is not simulated": policy
+        not in NAMES,
+        "expert parallelism is not simulated: steps go by all experts of an engine": decode.get(
+            "parallelism", {}
+        ).get("expert")
+        == "Enabled",
+        "its routers have not learned how fast its engines are: all are simulated alike": step_time is None,
+    }
     return InEffect(
         model=spec.get("model", {}).get("name") or name,
         engines=engines,
-        policies=USUAL if policy not in NAMES else (policy, *USUAL),
+        policies=(*((policy,) if policy in NAMES else ()), *USUAL),
         settings=settings,
-        learned=learned,
-        share=percent / 100 if percent else None,
+        step_time=step_time,
+        speeds=speeds,
+        share=percent / 100 or None,
         words=f"Deployment {name}: {engines} decode engines, policy {policy}, tau {settings.tau:g}, {percent} % of the requests are logged. ",
-        notes=tuple(notes),
+        notes=tuple(note for note, holds in caveats.items() if holds),
     )
 
 
-def _learned(states: Sequence[Mapping[str, Any]]) -> Learned | None:
-    """Return what the router knows that learned from most windows; None if none has, or it is of another version."""
+def _learned(states: Sequence[Any]) -> tuple[StepTime | None, Sequence[float]]:
+    """Return the step time and speeds that the router knows that learned from most windows, if any of this version has."""
     try:
-        known = [state["step_time"] for state in states if state.get("step_time")]
+        known = [state["step_time"] for state in states if isinstance(state, dict) and state.get("step_time")]
         most = max(known, key=lambda one: one["windows"])
-        pool = _step_time(most)
-        engines = [_step_time(one) for one in most.get("engines", {}).values()] or [pool]
+        pool, *engines = (
+            make_step_time(one["fixed"], one["per_expert"], one["per_request"], 1)
+            for one in (most, *most.get("engines", {}).values())
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-    return Learned(pool, tuple(one.seconds(1, 1) / pool.seconds(1, 1) for one in engines))
-
-
-def _step_time(value: Mapping[str, float]) -> StepTime:
-    return make_step_time(value["fixed"], value["per_expert"], value["per_request"], 1)
+        return None, (1.0,)
+    return pool, [one.seconds(1, 1) / pool.seconds(1, 1) for one in engines] or (1.0,)

@@ -5,61 +5,45 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from eldr.core.placement_sim import inclusion_probabilities
-from eldr.fit.samples import TOO_OLD, FitError, Samples, make_samples, reservoir
+from eldr.fit.samples import FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
-from eldr.simulate.population import Population, Traffic
+from eldr.simulate.population import Population
 
 MIN_REQUESTS = 64
 """Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
 _CHUNK = 1 << 18
-_SPAN = 16  # requests, in the mean
-_BURSTY = 4.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Logged:
+class Logged(NamedTuple):
     """The requests of a log: the older half for calibration, the newer half to simulate.
 
     Attributes
     ----------
     rate : float or None
         Logged requests per second, those that are not simulated included; None if the clocks of routers are inconsistent.
-    skipped : dict of str to int
-        Records left out, by reason.
-    notes : tuple of str
-        Caveats of the figures.
+    words : str
+        What the requests are, for people.
     """
 
-    model: str
-    traffic: Traffic
+    calibration: Samples
+    requests: Population
     rate: float | None
-    skipped: dict[str, int]
-    notes: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """What the requests are, for people."""
-        skipped = "".join(f", {count} left out ({reason})" for reason, count in self.skipped.items())
-        return (
-            f"Requests of {self.model!r} from the log: centroids from the older {len(self.traffic.calibration)}, simulated are the "
-            f"newer {len(self.traffic.requests)}{skipped}."
-        )
+    words: str
 
 
 def read_logs(
     paths: Sequence[Path],
     *,
     model: str | None,
-    limit: int,
+    limit: int = 4000,
     last: float = math.inf,
 ) -> Logged:
     """Read logs.
@@ -71,7 +55,7 @@ def read_logs(
     model : str, optional
         Served name; None: the one with the most records.
     limit : int
-        Records kept, chosen uniformly.
+        Records kept, chosen uniformly: as many as a fit takes.
     last : float
         How far back from the model's newest record to go, seconds.
 
@@ -81,24 +65,20 @@ def read_logs(
         If a path is no log, or too little in it can be used; the message names the remedy.
     """
     # each once, however often it is named: no request may be in both halves
-    files = list({file.resolve(): file for path in paths for file in _files(path)}.values())
+    files = list(
+        {
+            file.resolve(): file for path in paths for file in (segments(path) if path.is_dir() else [path])
+        }.values()
+    )
     came: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
     for record in _records(files):
         came[record.model].append(record.time)
-    if not came:
-        where = ", ".join(str(path) for path in paths)
+    if not came or (model and model not in came):
         raise FitError(
             "NoSamples",
-            f"{where}: holds no record that can be read; if it is a signature log, raise spec.signatures.samplePercent if it is low, send traffic, "
-            "and try again",
+            f"{', '.join(map(str, paths))}: no request of {model or 'any model'}, but of {sorted(came)}; send traffic, and try again",
         )
-    if model is not None and model not in came:
-        raise FitError(
-            "NoSamples",
-            f"--model {model}: the logs hold records of {', '.join(sorted(came))} only; name one of these",
-        )
-    if model is None:
-        model = max(came, key=lambda name: len(came[name]))
+    model = model or max(came, key=lambda name: len(came[name]))
     times = np.array(came[model])
     times = times[np.isfinite(times)]
     rng = np.random.default_rng([0, 5])
@@ -106,24 +86,22 @@ def read_logs(
         _records(files), limit, rng, model=model, since=float(times.max(initial=0.0)) - last
     )
     samples = make_samples(chosen, skipped)
-    half = len(samples) // 2
-    newer = samples.take(np.arange(half, len(samples)))
-    known = newer.take(newer.decoded)
-    if len(known) < MIN_REQUESTS:
-        raise _too_few(len(known), samples.skipped)
-    silent = len(newer) - len(known)
-    left_out = samples.skipped | (
-        {"newer ones without the experts of their decode steps": silent} if silent else {}
-    )
-    traffic = Traffic(samples.take(np.arange(half)), _population(known))
-    rate, notes = None, []
+    older, newer = np.split(np.arange(len(samples)), [len(samples) // 2])
+    known = samples.take(newer)
+    known = known.take(known.decoded)
+    n = len(known)
+    left_out = "".join(f", {count} left out ({reason})" for reason, count in samples.skipped.items())
+    if n < MIN_REQUESTS:
+        raise FitError(
+            "NotEnoughSamples",
+            f"{n} records of the log's newer half have the experts of their decode steps, {MIN_REQUESTS} are needed{left_out}; let routers log longer",
+        )
+    rate = None
     if known.times is not None and (span := np.ptp(known.times)) > 0:
-        came_meanwhile = np.count_nonzero((times >= known.times[0]) & (times <= known.times[-1]))
-        rate = float((came_meanwhile - 1) / span)
-        if (burstiness := _burstiness(known.times)) > _BURSTY:
-            bursts = f"{burstiness:.0f} times the variance of random ones"
-            notes.append(f"the log's requests come in bursts ({bursts}), simulated ones do not")
-    return Logged(model, traffic, rate, left_out, tuple(notes))
+        meanwhile = np.count_nonzero((times >= known.times[0]) & (times <= known.times[-1]))
+        rate = float((meanwhile - 1) / span)
+    words = f"Requests of {model!r} from the log: centroids from the older {len(older)}, simulated are the newer {n}{left_out}."
+    return Logged(samples.take(older), _population(known), rate, words)
 
 
 def _population(samples: Samples) -> Population:
@@ -131,46 +109,12 @@ def _population(samples: Samples) -> Population:
     inclusion = inclusion_probabilities(samples.decode, samples.decode_tokens)
     tokens = np.rint(samples.prefill.sum(axis=(1, 2)) / (n_layers * samples.top_k))
     return Population(
-        prefill=samples.prefill.astype(
-            np.min_scalar_type(int(samples.prefill.max()))
-        ),  # travels to every process
+        prefill=samples.prefill,
         prompt_tokens=np.maximum(1, tokens).astype(np.int64),
         logs=np.log1p(-inclusion).reshape(n, -1),
-        steps=None,
-        label=np.zeros(n, dtype=np.int64),
-        labels=("all",),
-        shares=(1.0,),
         # the first step computes the prompt's last token again and is not counted
         output_tokens=samples.decode_tokens.astype(np.int64) + 1,
         top_k=samples.top_k,
-    )
-
-
-def _burstiness(times: npt.NDArray[np.float64]) -> float:
-    """Return the variance of the number of requests in equal spans over its mean: about 1 where they come at random."""
-    counts, _ = np.histogram(times, max(2, len(times) // _SPAN))
-    return float(counts.var() / counts.mean())
-
-
-def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
-    """Return what is wrong and what helps."""
-    remedy = "let routers log longer, with decode engines that report activations"
-    if older := skipped.get(TOO_OLD, 0):
-        remedy = f"{older} were older than the look-back: raise --last-minutes, or {remedy}"
-    return FitError(
-        "NotEnoughSamples",
-        f"{n} records of the log's newer half have the experts of their decode steps; at least {MIN_REQUESTS} are needed; {remedy}",
-    )
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    if files := segments(path):
-        return files
-    raise FitError(
-        "NoLog",
-        f"{path}: holds no signature log (*.siglog); name each router's own folder with a --log of its own",
     )
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from eldr import contract
 from eldr.core.policies import DEFAULT_TAU
 
-BASELINE = "JSQ"
 NAMES = tuple(name for name in contract.POLICIES if name != contract.POLICY_DOMAIN)
 """Those that can be simulated: ``Domain`` places by a header that no log holds."""
+BASELINE = "JSQ"
 USUAL = BASELINE, contract.POLICY_ELDR, contract.POLICY_MARGINAL
 
 
@@ -35,25 +35,22 @@ class Contender(NamedTuple):
         As it is shown.
     name : str
         As in ``spec.router.policy``.
-    centroids : bool
-        Whether it places by centroids.
+    centroids, unions : bool
+        Whether it places by centroids, and by expected active experts.
     """
 
     text: str
     name: str
     centroids: bool
-
-    @property
-    def unions(self) -> bool:
-        """Whether it compares expected active experts."""
-        return self.name == contract.POLICY_MARGINAL
+    unions: bool
 
 
 def contenders(names: Iterable[str]) -> list[Contender]:
     """Return the rows: the baseline first, and ``MarginalUnion`` both before the first fit and after it."""
     rows = []
     for name in dict.fromkeys((BASELINE, *names)):
-        if name == contract.POLICY_MARGINAL:
-            rows.append(Contender(f"{name}, no centroids", name, centroids=False))
-        rows.append(Contender(name, name, centroids=name in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}))
+        unions = name == contract.POLICY_MARGINAL
+        if unions:
+            rows.append(Contender(f"{name}, no centroids", name, centroids=False, unions=True))
+        rows.append(Contender(name, name, unions or name == contract.POLICY_ELDR, unions))
     return rows

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +17,15 @@ from click.testing import CliRunner
 from eldr import centroids
 from eldr.cli import main
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.fit.pipeline import FitSettings, fit
 from eldr.sim import traces
-from eldr.simulate.centroids import fitted
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.workload import Window
 from eldr_demo import load as demo
 from eldr_demo.arrivals import Poisson
 from eldr_demo.simulated import replay
 from eldr_demo.telemetry import Sampler
-from eldr_lab.synthetic.captured import Captured
+from tests.support.captured import calibration
 from tests.support.processes import engine, wait_for
 from tests.support.router import Router, router
 
@@ -64,26 +64,20 @@ class Live:
     """A run of the real router."""
 
     phases: Mapping[str, Phase]
-    found: centroids.CentroidSet
     log: Path
     drafts: Drafts
 
 
-@pytest.fixture(scope="module")
-def source() -> Captured:
-    return Captured(traces.load(), KINDS)
-
-
 @pytest.fixture(scope="module", params=RATES, ids=["no drafts", "one draft"])
-def live(source: Captured, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Live:
+def live(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Live:
     """Every policy under the same arrivals of the same requests, logged."""
-    return served(source, tmp_path_factory.mktemp("live"), request.param)
+    return served(tmp_path_factory.mktemp("live"), request.param)
 
 
-def served(source: Captured, folder: Path, drafts: Drafts) -> Live:
+def served(folder: Path, drafts: Drafts) -> Live:
     """Serve each policy; skip the test where no attempt at a phase kept the time."""
-    found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
-    (folder / "set.eldr").write_bytes(centroids.dump(found))
+    fitted = fit(calibration(traces.load(), KINDS), FitSettings(k=N_ENGINES, model="m"), now=0.0)
+    (folder / "set.eldr").write_bytes(centroids.dump(fitted.centroids))
     with contextlib.ExitStack() as stack:
         speed = ("--speed", str(SPEED))
         engines = {f"p{n}": stack.enter_context(engine("prefill", *speed)).url for n in range(2)}
@@ -94,7 +88,7 @@ def served(source: Captured, folder: Path, drafts: Drafts) -> Live:
         phases = asyncio.run(serve(process, engines, drafts))
     if phases.keys() != {*POLICIES}:
         pytest.skip("other programs keep this machine too busy to measure anything")
-    return Live(phases, found, folder / "log", drafts)
+    return Live(phases, folder / "log", drafts)
 
 
 async def serve(process: Router, engines: Mapping[str, str], drafts: Drafts) -> dict[str, Phase]:

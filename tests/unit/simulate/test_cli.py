@@ -6,8 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from eldr.cli import main
-from eldr.siglog import SignatureLog
-from tests.support.records import make_record
 
 QUICK = ["--engines", "3", "--rate", "7.8", "--seconds", "6", "--seeds", "2"]
 
@@ -23,7 +21,7 @@ def test_a_log_is_answered_with_a_report_and_a_table(write_log, tmp_path):
     done = run("--log", log, *QUICK, *more)
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("Set spec.router.policy: MarginalUnion. "), "the first line says what to do"
+    assert lines[0] == "Set spec.router.policy: MarginalUnion.", "the first line says what to do"
     assert "centroids from the older 384, simulated are the newer 384" in done.stdout
     assert "give your accelerator's with --step-time" in done.stdout
     assert run("--log", log, *QUICK, *more, "--json", out).stdout == ""
@@ -48,18 +46,6 @@ def test_engines_that_draft_take_fewer_steps_with_more_experts(write_log):
     assert drafted["batch"] < plain["batch"]
 
 
-def test_a_log_of_bursts_is_noticed(captured, tmp_path):
-    writer = SignatureLog(tmp_path, max_bytes=1 << 26, max_age=1e12, now=0.0)
-    for at in range(400):
-        made = make_record(captured, at, at, time=1000.0 + at // 100 * 1000 + at % 100 * 0.01)
-        writer.append(made, now=0.0)
-    writer.close()
-    done = run("--log", tmp_path, *QUICK, "--policy", "JSQ")
-    assert done.exit_code == 0, done.output
-    assert "the log's requests come in bursts" in done.stdout
-    assert "no policy shortens" in done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
@@ -67,14 +53,14 @@ def test_a_log_of_bursts_is_noticed(captured, tmp_path):
         (["--log", "/nosuch"], 2, "does not exist"),
         (["--rate", "nan"], 2, "--rate"),
         (["--engines", "0"], 2, "--engines"),
-        (["--step-time", "h100"], 2, "FIXED_MS"),
-        (["--step-time", "0,0,1e-300"], 2, "expected constants"),
+        (["--step-time", "h100"], 1, "FIXED_MS"),
+        (["--step-time", "0,0,1e-300"], 1, "expected constants"),
         (["--policy", "Domain"], 2, "'Domain' is not one of"),
         (["--json", "/nosuch/x.json"], 2, "No such file"),
         (["--engines", "900"], 1, "cannot fill 900 clusters"),
         (["--seconds", "0.001", "--rate", "1"], 1, "simulate longer"),
         (["--rate", "1e9", "--engines", "2"], 1, "are too many"),
-        (["--model", "x"], 1, "hold records of m only"),
+        (["--model", "x"], 1, "no request of x, but of ['m']"),
         (["--from-cluster", "demo"], 2, "name a log with --log, or a deployment"),
     ],
 )

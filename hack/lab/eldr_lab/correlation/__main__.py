@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from eldr.simulate.pairs import Change, change
 from eldr_bench.machine import ROOT, cpu_model, vllm_environment
 from eldr_lab.correlation import forms
 from eldr_lab.correlation import statistics as maths
+from eldr_lab.synthetic.pairs import Change, change
 from eldr_tiny_moe import corpus
 from eldr_tiny_moe.client import MODEL, run_in
 

@@ -20,12 +20,12 @@ from eldr.core.signature import (
 )
 from eldr.sim.traces import Traces
 from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
 from eldr.simulate.step_times import parse_step_time
 from eldr_bench.proof import require
 from eldr_lab.correlation.statistics import Capture
 from eldr_lab.synthetic.captured import Captured
 from eldr_lab.synthetic.contenders import BALANCED, parse_contender
+from eldr_lab.synthetic.measures import Measures
 from eldr_lab.synthetic.setting import Setting
 from eldr_lab.synthetic.study import Prepared, meet, run_one
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.sim import traces
 from eldr.simulate.engine import Limits
-from eldr.simulate.population import Population
 from eldr_bench.machine import ROOT
 from eldr_bench.proof import require
 from eldr_lab.evidence.cells import BAND, JSQ, PRIOR
@@ -34,6 +33,7 @@ from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import meet, prepare, run_one
 from eldr_lab.synthetic.activations import WORKLOADS, Synthetic
 from eldr_lab.synthetic.captured import Captured
+from eldr_lab.synthetic.population import Population
 from tests.support.metro import Placement
 from tests.support.metro.baselines import active_set
 

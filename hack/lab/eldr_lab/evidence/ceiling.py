@@ -16,12 +16,13 @@ import numpy.typing as npt
 from eldr.core.policy import Choice, Situation
 from eldr.core.signature import Floats
 from eldr.core.step_time import StepTime
-from eldr.simulate.measures import Measures
-from eldr.simulate.population import Ints, Population
-from eldr.simulate.run import Pool, Run, simulate
+from eldr.simulate.population import Ints
 from eldr.simulate.workload import Workload
 from eldr_bench.proof import require
 from eldr_lab.pool.witness import answered
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.run import Pool, Run, simulate
 from eldr_lab.synthetic.study import Load
 
 _SLOT = 1.0

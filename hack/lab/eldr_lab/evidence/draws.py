@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.signature import Floats
-from eldr.simulate.population import Population
 from eldr_lab.pool.replicas import Balance, fullest
+from eldr_lab.synthetic.population import Population
 from tests.support.metro import Placement
 
 Ids = npt.NDArray[np.int64]

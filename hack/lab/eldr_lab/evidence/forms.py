@@ -16,9 +16,9 @@ from eldr.core.signature import (
     inverse_document_frequency,
 )
 from eldr.fit.samples import Samples
-from eldr.simulate.population import Population, Traffic
 from eldr_lab.correlation.forms import to_clusters
 from eldr_lab.evidence.cells import FORMS
+from eldr_lab.synthetic.population import Population, Traffic
 
 BATCHES = (8, 16, 32)
 SKEWS = (50, 75)

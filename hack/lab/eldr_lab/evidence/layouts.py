@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from eldr.core.signature import Floats
-from eldr.simulate.population import Population
 from eldr_lab.evidence.draws import draw, mean, shares_of
 from eldr_lab.pool.ranks import dealt
 from eldr_lab.pool.replicas import place
+from eldr_lab.synthetic.population import Population
 from tests.support.metro import Placement
 
 BATCHES = 8, 32, 128

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from eldr.simulate.measures import Measures
 from eldr_lab.evidence.cells import BALANCERS, JSQ, TUNED, Cell
 from eldr_lab.evidence.intervals import Interval, changes, interval
 from eldr_lab.evidence.running import Found, Plan
+from eldr_lab.synthetic.measures import Measures
 
 P50, P99, MEAN = "tpot_p50", "tpot_p99", "tpot_mean"
 FIRST_P50, FIRST_P99 = "ttft_p50", "ttft_p99"

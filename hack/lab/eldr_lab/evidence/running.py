@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 
 from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
-from eldr.simulate.run import Pool, Run
 from eldr_bench.proof import require
 from eldr_lab.evidence import forms, step_laws
 from eldr_lab.evidence.ceiling import best_schedule
@@ -26,6 +24,8 @@ from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import Load, Prepared, meet, prepare, run_whole
 from eldr_lab.pool.workload import Drift
 from eldr_lab.synthetic.activations import Synthetic
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.run import Pool, Run
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""

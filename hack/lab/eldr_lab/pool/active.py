@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.signature import Floats
-from eldr.simulate.active import ActiveExperts, ExpectedUnion, SampledUnion, active_experts
-from eldr.simulate.population import Cells, Ints, Population
+from eldr.simulate.population import Ints
 from eldr_lab.pool.replicas import Held
+from eldr_lab.synthetic.active import ExpectedUnion, SampledUnion, active_experts
+from eldr_lab.synthetic.population import Cells, Population
 
 
 class ExpectedOnRanks(ExpectedUnion):
@@ -22,7 +23,7 @@ class ExpectedOnRanks(ExpectedUnion):
     Parameters
     ----------
     logs, n_layers
-        As of an :class:`~eldr.simulate.active.ExpectedUnion`.
+        As of an :class:`~eldr_lab.synthetic.active.ExpectedUnion`.
     ranks : int
         Each holds as many experts of every layer.
     order : ndarray of int, shape (n_layers * n_experts,), optional
@@ -45,7 +46,7 @@ class SampledOnRanks(SampledUnion):
     Parameters
     ----------
     steps, shape
-        As of a :class:`~eldr.simulate.active.SampledUnion`.
+        As of a :class:`~eldr_lab.synthetic.active.SampledUnion`.
     ranks, order
         As of :class:`ExpectedOnRanks`.
     held : Held, optional
@@ -73,7 +74,7 @@ def on_ranks(
     ranks: int = 1,
     order: Ints | None = None,
     held: Held | None = None,
-) -> ActiveExperts:
+) -> ExpectedUnion | SampledUnion:
     """Return an empty batch on an engine of so many ranks, which hold experts in some order, or with replicas.
 
     Raises

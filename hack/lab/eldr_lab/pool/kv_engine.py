@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import Active, ActiveExperts
+from eldr.simulate.active import ActiveExperts
 
 _STEPS = 8
 """Taken together at most: a context that grows by so many tokens costs the same."""
@@ -83,7 +83,7 @@ class KvEngine:
         self._running: list[Request] = []  # who came last stands last
         self._step = self._planned = 0
         self._begin = self._seconds = 0.0
-        self._active = Active(0.0, 0.0)
+        self._active = 0.0
         self.held = self.preemptions = self.generated = self.finished = 0
 
     def add(self, request: Request, now: float) -> float | None:
@@ -152,7 +152,7 @@ class KvEngine:
         batch = len(self._running)
         self._begin = now
         self._active = self._experts.count(self._step)
-        self._seconds = self._step_time.seconds(batch, self._active.fullest, self.held) + extra
+        self._seconds = self._step_time.seconds(batch, self._active, self.held) + extra
         left = min(request.tokens - request.generated for request in self._running)
         fitting = max(1, (self.capacity - self.held) // batch)
         self._planned = 1 if extra else min(left, fitting, _STEPS)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.policy import Choice, Policy, Situation
-from eldr.core.step_time import StepTime
 from eldr.simulate.population import Ints
 from eldr.simulate.routing import Knowledge, Placement, Router
 from eldr.simulate.workload import Times
@@ -89,7 +88,7 @@ class KvRouter(Router):
         *,
         refuses: bool,
     ) -> None:
-        super().__init__("r0", policy, knowledge, seed)
+        super().__init__(policy, knowledge, seed)
         self._seeing, self._caches, self._refuses = policy, list(caches), refuses
         self.contexts = Contexts()
         self.expected = [0] * len(caches)
@@ -108,20 +107,17 @@ class KvRouter(Router):
         self.expected[placement.worker] += context.size
         return placement, context.size
 
-    def over(self, placement: Placement, size: int) -> None:
+    def over(self, placement: Placement, size: int, now: float) -> None:
         """Count a request no longer."""
-        self.ended(placement)
+        self.ended(placement, now)
         self.expected[placement.worker] -= size
 
     def hear(self, engine: int, cache: Cache, answers: Answers, now: float) -> None:
         """Take what an engine says."""
         self.contexts.observe(f"d{engine}", answers, cache, self.expected[engine], now)
 
-    def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
-        slots, workers, step_times = super()._pool(now)
-        if len(self._room) < len(slots):
-            return self._room, [workers[at] for at in self._room], [step_times[at] for at in self._room]
-        return slots, workers, step_times
+    def _slots(self, now: float) -> Sequence[int]:  # noqa: ARG002
+        return self._room
 
 
 class Found(NamedTuple):
@@ -225,7 +221,7 @@ class _Simulation:
         ended, joined = engine.advance(now)
         for one in ended:
             self._last[one.number] = now
-            self._router.over(*self._placements.pop(one.number))
+            self._router.over(*self._placements.pop(one.number), now)
             self._left -= bool(self._workload.measured[one.number])
         for one in joined:
             self._first[one.number] = engine.first_end

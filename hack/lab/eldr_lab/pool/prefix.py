@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eldr.simulate.population import Ints, Population
+from eldr.simulate.population import Ints
+from eldr_lab.synthetic.population import Population
 
 BLOCK = 16
 """Tokens of a KV block: prefixes are found by whole blocks."""

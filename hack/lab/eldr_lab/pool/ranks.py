@@ -12,8 +12,8 @@ import numpy as np
 from eldr.centroids import CentroidSet
 from eldr.core.signature import Floats
 from eldr.fit.samples import Samples
-from eldr.simulate.centroids import similarities
 from eldr.simulate.population import Ints
+from eldr_lab.synthetic.centroids import similarities
 
 
 def profiles(centroids: CentroidSet, samples: Samples) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.engine.balance.packing import activation_weights, spread
-from eldr.simulate.population import Cells
+from eldr_lab.synthetic.population import Cells
 from tests.support.metro import Placement, exact, greedy
 from tests.support.metro.baselines import active_set, pack, rank_loads, vllm_choice
 
@@ -92,7 +92,7 @@ class Held:
         Parameters
         ----------
         cells : ndarray of uint16, shape (batch, n_layers * top_k)
-            What a step uses, see :class:`eldr.simulate.population.Population`.
+            What a step uses, see :class:`eldr_lab.synthetic.population.Population`.
         """
         layers = len(self.placements)
         first = self.placements[0].n_experts * np.arange(layers)[:, None]

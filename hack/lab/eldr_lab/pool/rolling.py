@@ -16,8 +16,8 @@ import numpy as np
 from eldr.centroids import CentroidSet
 from eldr.core.clustering import from_centers
 from eldr.core.signature import Floats, signatures
-from eldr.simulate.population import Population
 from eldr_lab.pool.clusters import nearest_means
+from eldr_lab.synthetic.population import Population
 
 _ITERATIONS = 50
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.population import Population
 from eldr.simulate.workload import Window
 from eldr_lab.pool.active import used_on_fullest
 from eldr_lab.pool.prefix import PrefixCache
 from eldr_lab.pool.replicas import Replicas
 from eldr_lab.pool.workload import Drift, Prefill
 from eldr_lab.synthetic import setting
+from eldr_lab.synthetic.population import Population
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

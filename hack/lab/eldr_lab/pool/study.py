@@ -10,12 +10,8 @@ import numpy as np
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
-from eldr.simulate import centroids
 from eldr.simulate.engine import Engine
-from eldr.simulate.measures import Measures
-from eldr.simulate.population import Ints, Population, Source
-from eldr.simulate.routing import Knowledge
-from eldr.simulate.run import Exchange, Run, serve
+from eldr.simulate.population import Ints
 from eldr_bench.proof import require
 from eldr_lab.pool.active import expert_shares, on_ranks
 from eldr_lab.pool.clusters import vanilla
@@ -27,8 +23,12 @@ from eldr_lab.pool.routers import Churn, Router, exchange
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.witness import Witness, prove
 from eldr_lab.pool.workload import make_workload
-from eldr_lab.synthetic import study
+from eldr_lab.synthetic import centroids, study
 from eldr_lab.synthetic.contenders import BALANCED
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.population import Population, Source
+from eldr_lab.synthetic.routers import Exchange, Knowledge
+from eldr_lab.synthetic.run import Run, serve
 from eldr_lab.synthetic.study import Fitted, fitted
 
 

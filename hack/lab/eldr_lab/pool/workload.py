@@ -7,19 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eldr.simulate.population import Ints, Population
-from eldr.simulate.workload import (
-    Times,
-    Window,
-    Workload,
-    arranged,
-    draw_labels,
-    draw_records,
-    last_arrival,
-    lengths,
-    poisson,
-)
+from eldr.simulate.population import Ints
+from eldr.simulate.workload import Times, Window, Workload, last_arrival, poisson
 from eldr_lab.pool.prefix import PrefixCache
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.workload import arranged, draw_labels, draw_records, lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,7 @@ def make_workload(
     prefill: Prefill | None = None,
     cache: PrefixCache | None = None,
 ) -> Workload:
-    """Draw Poisson arrivals, the same ones as :func:`eldr.simulate.workload.make_workload`.
+    """Draw Poisson arrivals, the same ones as :func:`eldr_lab.synthetic.workload.make_workload`.
 
     Parameters
     ----------

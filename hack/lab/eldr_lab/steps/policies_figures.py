@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from eldr.simulate.pairs import change, half_width
 from eldr_bench.machine import ROOT
 from eldr_lab.steps.outcome import MEASURES
 from eldr_lab.synthetic.contenders import LEARNED, PRIOR
+from eldr_lab.synthetic.pairs import change, half_width
 
 Json = dict[str, Any]
 

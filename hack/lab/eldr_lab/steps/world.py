@@ -211,7 +211,7 @@ class World:
             slot.running -= 1
             self.served[int(name)].last = now
             self._open.discard(int(name))
-            self._router.ended(self._placements.pop(int(name)))
+            self._router.ended(self._placements.pop(int(name)), now)
         return len(result.ended)
 
     def learn(self) -> tuple[StepTime, float] | None:

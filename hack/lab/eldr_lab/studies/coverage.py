@@ -16,15 +16,16 @@ import numpy as np
 
 from eldr.sim import traces
 from eldr.simulate.engine import Limits
-from eldr.simulate.population import Population
-from eldr.simulate.run import Pool, Run, simulate
 from eldr.simulate.step_times import STEP_TIMES as LAWS
-from eldr.simulate.workload import Window, Workload, arranged, poisson
+from eldr.simulate.workload import Window, Workload, poisson
 from eldr_bench.proof import require
 from eldr_demo import compare
 from eldr_demo.simulated import MIXES, SimulatedEngines
 from eldr_lab.synthetic.captured import Captured
 from eldr_lab.synthetic.contenders import parse_contender
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.run import Pool, Run, simulate
+from eldr_lab.synthetic.workload import arranged
 
 POLICIES = "JSQ", "MarginalUnion"
 RATE, SPEED = 11.0, 3.0

@@ -15,8 +15,6 @@ import numpy as np
 
 from eldr.simulate.drafts import Drafts
 from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
-from eldr.simulate.pairs import half_width
 from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
@@ -28,6 +26,8 @@ from eldr_lab.pool.laws import LAWS
 from eldr_lab.pool.models import GEOMETRIES
 from eldr_lab.synthetic.activations import Synthetic
 from eldr_lab.synthetic.contenders import parse_contender
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.pairs import half_width
 from eldr_lab.synthetic.setting import Setting
 from eldr_lab.synthetic.study import meet, prepare, run_one
 

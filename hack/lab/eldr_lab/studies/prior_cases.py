@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from eldr.simulate.run import Run
 from eldr_lab.evidence.cells import (
     DRIFT_AT,
     GEOMETRIES,
@@ -27,6 +26,7 @@ from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import Load, Prepared, meet, run_whole
 from eldr_lab.synthetic.contenders import LEARNED
+from eldr_lab.synthetic.run import Run
 
 POLICIES = {"none": MARGINAL, "fitted": PRIOR, "learned": LEARNED}
 LOWS = (20.0, 60.0)

@@ -9,13 +9,14 @@ from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
-from eldr.simulate import centroids
-from eldr.simulate.measures import Measures
-from eldr.simulate.population import Population, Source, Traffic
-from eldr.simulate.run import Pool, simulate
-from eldr.simulate.workload import Window, Workload, make_workload
+from eldr.simulate.workload import Window, Workload
+from eldr_lab.synthetic import centroids
 from eldr_lab.synthetic.contenders import BALANCED, Contender
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.population import Population, Source, Traffic
+from eldr_lab.synthetic.run import Pool, simulate
 from eldr_lab.synthetic.setting import Setting
+from eldr_lab.synthetic.workload import make_workload
 
 Fitted = tuple[int, str]
 """Number of engines and kind of centroids."""

@@ -5,10 +5,10 @@ import pytest
 
 from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
-from eldr.simulate.population import Population
-from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload
 from eldr_lab.evidence.ceiling import Replayed, best_schedule, prove
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.run import Pool, simulate
 from eldr_lab.synthetic.study import Load
 
 LAW = StepTime(fixed=0.01, per_expert=0.01, per_request=0.0001, n_experts=4)

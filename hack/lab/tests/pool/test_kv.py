@@ -5,10 +5,10 @@ import pytest
 
 from eldr.core.balancers import JSQ
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import active_experts
 from eldr.simulate.routing import Knowledge
 from eldr_lab.pool.kv_engine import KvEngine, Request
 from eldr_lab.pool.kv_run import KvRouter, Seeing, Workload, serve
+from eldr_lab.synthetic.active import active_experts
 from eldr_router.engines.contexts import Cache
 
 LAW = StepTime(0.01, 0.0, 0.0, 32, 1e-6)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eldr.simulate.centroids import fitted, similarities
 from eldr_lab.pool.active import on_ranks
 from eldr_lab.pool.ranks import dealt, profiles
+from eldr_lab.synthetic.centroids import fitted, similarities
 
 
 @pytest.fixture(scope="module")

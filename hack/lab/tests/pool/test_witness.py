@@ -107,12 +107,13 @@ def test_a_refit_that_never_comes_is_unproven(met, monkeypatch):
 
 
 def test_measured_requests_that_do_not_end_are_unproven(met, monkeypatch):
-    whole = run._Simulation.run
+    whole = run.serve
 
-    def cut(self):
-        self._left -= 3
-        return whole(self)
+    def cut(engines, router, workload, tally):
+        fewer = workload.measured.copy()
+        fewer[np.flatnonzero(fewer)[-3:]] = False
+        return whole(engines, router, replace(workload, measured=fewer), tally)
 
-    monkeypatch.setattr(run._Simulation, "run", cut)
+    monkeypatch.setattr(run, "serve", cut)
     with pytest.raises(Unproven, match="measured requests were not answered"):
         ran(met, "JSQ")

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from eldr.simulate import workload as plain_workload
 from eldr.simulate.workload import Window
 from eldr_lab.pool.models import LATER
 from eldr_lab.pool.prefix import PrefixCache
 from eldr_lab.pool.workload import Drift, Prefill, make_workload
+from eldr_lab.synthetic import workload as plain_workload
 
 WINDOW = Window(10.0, 110.0, 20.0)
 
@@ -19,7 +19,7 @@ def make(population, **options):
     return make_workload(population, **values | options)
 
 
-def test_without_drift_and_prefill_it_is_the_products_workload(population):
+def test_without_drift_and_prefill_it_is_the_plain_workload(population):
     ours = make(population)
     theirs = plain_workload.make_workload(population, rate=30.0, window=WINDOW, seed=0, output_tokens=50)
     for name in ("arrival", "ready", "record", "tokens", "measured"):
