@@ -105,7 +105,7 @@ def main() -> None:
         "Accepted are 85 % of one draft (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 5.4.3: 85 to 90 %), and 60 % of three, an "
         "assumption. Layers that draft are not simulated, and routers place as they do without drafts. *Batch*, *experts* (of a step, mean "
         f"over the layers) and *TPOT* are JSQ's. The last three columns are what `{PRIOR}`, the default, changes, in %. Means over {SEEDS} "
-        "seeds with the same arrivals for both, ± half a 95 % interval (Student's t). With one draft, experts agree within 3 % with those of "
+        "seeds with the same arrivals for both, ± half a 95 % interval (Student's t). With one draft, experts agree within 5 % with those of "
         "simulated engines behind a router (`tests/sim/test_prediction.py`); against real engines no error is known.\n\n"
         f"{measured(conditions)}\n\n{table(head, rows)}\n"
     )
