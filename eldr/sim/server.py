@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -24,6 +25,12 @@ from eldr.sim.traces import Traces
 from eldr.sim.transfer import TransferError
 
 VLLM_VERSION = "0.32.0"
+_PATHS: dict[str, Api] = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -59,10 +66,10 @@ class EngineApp:
                 Route("/load", self.load),
                 Route("/metrics", self.metrics),
                 Route("/v1/models", self.models),
-                Route("/v1/completions", self.completions, methods=["POST"]),
-                Route("/v1/chat/completions", self.chat, methods=["POST"]),
-                Route("/v1/responses", self.responses, methods=["POST"]),
-                Route("/v1/messages", self.messages, methods=["POST"]),
+                *(
+                    Route(path, partial(self._generate, api=api), methods=["POST"])
+                    for path, api in _PATHS.items()
+                ),
                 Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
                 Route(contract.PATH_ACTIVATIONS, self.activations),
                 Route("/sim/v1/pull", self.pull, methods=["POST"]),
@@ -110,22 +117,6 @@ class EngineApp:
             "max_model_len": settings.max_model_len,
         }
         return _json({"object": "list", "data": [model]})
-
-    async def completions(self, request: Request) -> Response:
-        """Serve ``/v1/completions``."""
-        return await self._generate(request, "completions")
-
-    async def chat(self, request: Request) -> Response:
-        """Serve ``/v1/chat/completions``."""
-        return await self._generate(request, "chat")
-
-    async def responses(self, request: Request) -> Response:
-        """Serve ``/v1/responses``."""
-        return await self._generate(request, "responses")
-
-    async def messages(self, request: Request) -> Response:
-        """Serve ``/v1/messages``."""
-        return await self._generate(request, "messages")
 
     async def count_tokens(self, request: Request) -> Response:
         """Serve ``/v1/messages/count_tokens``: as many as the captured prompt has that stands for this one."""

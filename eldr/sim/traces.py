@@ -6,7 +6,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -111,29 +110,10 @@ class Traces:
         return fitting, evaluation
 
 
-def load(path: Path | None = None) -> Traces:
-    """Load captured activations, by default those that come with the package.
-
-    Raises
-    ------
-    ValueError
-        If the file misses an array or the arrays disagree.
-    """
-    source = path or resources.files("eldr.sim") / "data" / "activations.npz"
+def load() -> Traces:
+    """Load the captured activations that come with the package."""
+    source = resources.files("eldr.sim") / "data" / "activations.npz"
     with source.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        missing = {"prefill_counts", "prompt_tokens", "decode_experts", "kind", "kinds"} - set(arrays)
-        if missing:
-            raise ValueError(f"{source}: misses {', '.join(sorted(missing))}")
-        traces = Traces(
-            prefill_counts=arrays["prefill_counts"],
-            prompt_tokens=arrays["prompt_tokens"],
-            decode_experts=arrays["decode_experts"],
-            kind=arrays["kind"],
-            kinds=tuple(str(name) for name in arrays["kinds"]),
-        )
-    n, layers, experts = traces.prefill_counts.shape
-    if not n == len(traces.prompt_tokens) == len(traces.decode_experts) == len(traces.kind):
-        raise ValueError(f"{source}: the arrays differ in their number of records")
-    if traces.decode_experts.shape[2] != layers or traces.decode_experts.max() >= experts:
-        raise ValueError(f"{source}: decode_experts does not fit {layers} layers x {experts} experts")
-    return traces
+        kinds = tuple(str(name) for name in arrays["kinds"])
+        numbers = ("prefill_counts", "prompt_tokens", "decode_experts", "kind")
+        return Traces(**{name: arrays[name] for name in numbers}, kinds=kinds)

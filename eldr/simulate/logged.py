@@ -76,7 +76,7 @@ def read_logs(
     if not came or (model and model not in came):
         raise FitError(
             "NoSamples",
-            f"{', '.join(map(str, paths))}: no request of {model or 'any model'}, but of {sorted(came)}; send traffic, and try again",
+            f"{', '.join(map(str, paths))}: no request of {model or 'any model'}, but of {sorted(came)}; raise samplePercent, or send more",
         )
     model = model or max(came, key=lambda name: len(came[name]))
     times = np.array(came[model])

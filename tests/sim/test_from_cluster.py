@@ -228,4 +228,4 @@ def test_an_empty_log_is_said(api):
     done = run("--from-cluster", "demo")
     assert done.exit_code == 1
     assert "NoSamples: " in done.output
-    assert "raise spec.signatures.samplePercent if it is low" in done.output
+    assert "raise samplePercent, or send more" in done.output
