@@ -1,1 +1,4 @@
-"""Simulated engines: the same protocol and the same activations as a real one, without a GPU."""
+"""Simulated engines: a real one's protocol, without a GPU.
+
+Activations are replayed.
+"""

@@ -1,4 +1,4 @@
-"""The answers of a simulated engine: how one interface serves every path, and those of completions and chats."""
+"""Answers of a simulated engine: the interface, completions, chats."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Completion(Answer):
         self._head = {"id": self.id, "created": created, "model": model}
 
     def opening(self, index: int) -> list[bytes]:
-        """Return the chunk that opens a streamed chat choice; completions have none."""
+        """Return the first chunk of a streamed chat; None of a completion."""
         if not self._chat:
             return []
         choice = {

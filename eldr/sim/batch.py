@@ -1,4 +1,4 @@
-"""The running batch of a simulated engine: pure state, no clock and no I/O."""
+"""The running batch of a simulated engine. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from eldr.sim.traces import Traces
 
 @dataclass(slots=True)
 class Seat:
-    """KV blocks that a request occupies; zero once they were handed to :class:`eldr.sim.kv.PrefillResults`, and while it is preempted."""
+    """KV blocks that a request occupies.
+
+    Zero once :class:`eldr.sim.kv.PrefillResults` has them, and while it is preempted.
+    """
 
     blocks: int
     waiting: tuple[int, asyncio.Future[None]] | None = None
@@ -61,7 +64,9 @@ class Sequence:
 
 
 class Batch:
-    """Sequences that decode together, one token and the accepted drafts each per step.
+    """Sequences that decode together.
+
+    Each gets one token and the accepted drafts per step.
 
     Parameters
     ----------
@@ -91,7 +96,10 @@ class Batch:
             self.running.remove(sequence)
 
     def begin(self) -> float:
-        """Begin a step of all that run now; return the distinct experts that it uses, mean over the layers."""
+        """Begin a step of all that run now; return its distinct experts.
+
+        Mean over the layers.
+        """
         self._stepping = list(self.running)
         self._used[:] = False
         for sequence in self._stepping:
@@ -100,7 +108,10 @@ class Batch:
         return float(self._used.sum()) / self._traces.n_layers
 
     def finish(self) -> list[Sequence]:
-        """End the step: tokens for each sequence that began it and still runs; return those that finished."""
+        """End the step; return the sequences that finished.
+
+        Each sequence that began it and still runs gets tokens.
+        """
         still = set(
             self.running
         )  # who was aborted meanwhile gets nothing, and who came meanwhile had no part in it

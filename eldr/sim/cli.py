@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -65,12 +64,6 @@ from eldr.sim.server import EngineApp
     default=0.0,
     help="Seconds to finish requests after SIGTERM.",
 )
-@click.option(
-    "--traces",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Own activations (.npz).",
-)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
 def command(
     *,
@@ -79,24 +72,21 @@ def command(
     lease_seconds: float,
     ignore_deadlines: bool,
     shutdown_timeout: float,
-    path: Path | None,
     log_level: str,
     **plain: Any,
 ) -> None:
-    """Serve a simulated engine that speaks vLLM's HTTP surface and replays captured activations.
+    """Serve a simulated engine with vLLM's HTTP surface.
+
+    It replays captured activations.
 
     Its decode step takes T(B, A) for the active experts of its batch. Output text is a function of the prompt. KV blocks
     that were pulled twice or too late give other text without an error, as on a real engine.
     """
-    try:
-        loaded = traces.load(path)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--traces") from error
     settings = EngineSettings(
         **plain, address=(host, port), lease=lease_seconds, heeds_deadlines=not ignore_deadlines
     )
     try:
-        engine = EngineApp(settings, loaded)
+        engine = EngineApp(settings, traces.load())
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     config = uvicorn.Config(

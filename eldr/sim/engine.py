@@ -1,4 +1,7 @@
-"""The simulated engine: prefill, KV transfer, and a decode loop whose step time follows the active experts."""
+"""The simulated engine: prefill, KV transfer, and decode steps.
+
+Step times follow the active experts.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +203,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def seat(self, tokens: int) -> AsyncIterator[Seat]:
-        """Wait for a place in the batch and KV space for so many tokens; give both back at the end."""
+        """Wait for a place in the batch and for KV; release both at the end."""
         need = self.pool.blocks_for(tokens)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._seats.append((need, future))
@@ -221,7 +224,7 @@ class Engine:
             self._admit()
 
     def has_work(self) -> bool:
-        """Return whether requests are served or wait, or results wait for their pull."""
+        """Return whether requests or results are left."""
         return bool(self._occupied or self._seats or len(self.results))
 
     def _admit(self) -> None:
@@ -246,7 +249,7 @@ class Engine:
         self.metrics.prompt_tokens.inc(tokens)
 
     def hold(self, request_id: str, kv: str, record: int, length: int, seat: Seat) -> dict[str, Any]:
-        """Keep a finished prefill for its decode engine and return its ``kv_transfer_params``.
+        """Keep a finished prefill; return its ``kv_transfer_params``.
 
         The experts are those of the record, whatever the prompt's ``length`` is.
         """

@@ -1,4 +1,4 @@
-"""KV blocks of a simulated engine: capacity, and what a prefill engine holds for its decode engine."""
+"""KV blocks of a simulated engine, and results of prefills."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ class Held:
 
 
 class PrefillResults:
-    """Finished prefills under a lease: freed by the first pull, or when the lease ends.
+    """Finished prefills, until the first pull or the lease's end.
 
     Parameters
     ----------
+    pool : BlockPool
     lease : float
         Seconds that a result is kept.
     """

@@ -1,4 +1,7 @@
-"""How a simulated engine ends: as vLLM with ``--shutdown-timeout``, listening until its requests are finished."""
+"""How a simulated engine ends: as with ``--shutdown-timeout``.
+
+It listens until its requests are finished.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from eldr.sim.server import EngineApp
 
 
 class DrainingServer(uvicorn.Server):
-    """Keeps its socket open after SIGTERM while the engine has work; new requests get 500 meanwhile.
+    """Keeps its socket open after SIGTERM while there is work.
+
+    New requests get 500 meanwhile.
 
     Parameters
     ----------
+    config : uvicorn.Config
+    engine : EngineApp
     timeout : float
         Seconds; zero ends at once.
     """

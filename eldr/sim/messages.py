@@ -1,4 +1,4 @@
-"""Simulated answers of ``/v1/messages``: one block of text, in the events of vLLM."""
+"""Simulated answers of ``/v1/messages``: one block of text."""
 
 from __future__ import annotations
 

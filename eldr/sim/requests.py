@@ -1,4 +1,4 @@
-"""The request bodies that a simulated engine understands: of OpenAI's paths and Anthropic's."""
+"""Request bodies of a simulated engine: OpenAI's and Anthropic's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import msgspec
 
 
 class BadRequest(Exception):  # noqa: N818 - named after its HTTP status
-    """A request that vLLM would refuse; carries the HTTP status, and the ``kv_transfer_params`` of a body that could be read."""
+    """A request that vLLM would refuse, with the HTTP status.
+
+    It carries the ``kv_transfer_params`` of a body that could be read.
+    """
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         super().__init__(message)
@@ -112,7 +115,7 @@ _count = msgspec.json.Decoder(CountRequest)
 
 
 def parse(body: bytes, *, api: Api, model: str) -> Parsed:
-    """Parse a request body; BadRequest if the body is malformed (400) or names another model (404)."""
+    """Parse a request body; BadRequest 400 or 404 if it is refused."""
     request = _decoded(_decoders[api], body)
     try:
         return _parsed(request, api, model)

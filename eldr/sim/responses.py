@@ -1,4 +1,4 @@
-"""Simulated answers of ``/v1/responses``: one message of text, in the events of vLLM."""
+"""Simulated answers of ``/v1/responses``: one message of text."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Response(Answer):
     def unstreamed(
         self, texts: list[str], prompt_tokens: int, tokens: int, kv_transfer_params: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Return the complete response; it used all its tokens, so its status is incomplete."""
+        """Return the complete response; its status is incomplete."""
         (self._text,) = texts
         return {
             **self._head,

@@ -1,4 +1,4 @@
-"""The HTTP surface of a simulated engine: what a router sees of vLLM, and nothing more."""
+"""The HTTP surface of a simulated engine: what routers see of vLLM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -24,6 +25,12 @@ from eldr.sim.traces import Traces
 from eldr.sim.transfer import TransferError
 
 VLLM_VERSION = "0.32.0"
+_PATHS: dict[str, Api] = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -59,10 +66,10 @@ class EngineApp:
                 Route("/load", self.load),
                 Route("/metrics", self.metrics),
                 Route("/v1/models", self.models),
-                Route("/v1/completions", self.completions, methods=["POST"]),
-                Route("/v1/chat/completions", self.chat, methods=["POST"]),
-                Route("/v1/responses", self.responses, methods=["POST"]),
-                Route("/v1/messages", self.messages, methods=["POST"]),
+                *(
+                    Route(path, partial(self._generate, api=api), methods=["POST"])
+                    for path, api in _PATHS.items()
+                ),
                 Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
                 Route(contract.PATH_ACTIVATIONS, self.activations),
                 Route("/sim/v1/pull", self.pull, methods=["POST"]),
@@ -111,24 +118,8 @@ class EngineApp:
         }
         return _json({"object": "list", "data": [model]})
 
-    async def completions(self, request: Request) -> Response:
-        """Serve ``/v1/completions``."""
-        return await self._generate(request, "completions")
-
-    async def chat(self, request: Request) -> Response:
-        """Serve ``/v1/chat/completions``."""
-        return await self._generate(request, "chat")
-
-    async def responses(self, request: Request) -> Response:
-        """Serve ``/v1/responses``."""
-        return await self._generate(request, "responses")
-
-    async def messages(self, request: Request) -> Response:
-        """Serve ``/v1/messages``."""
-        return await self._generate(request, "messages")
-
     async def count_tokens(self, request: Request) -> Response:
-        """Serve ``/v1/messages/count_tokens``: as many as the captured prompt has that stands for this one."""
+        """Serve ``/v1/messages/count_tokens`` by the captured prompt."""
         try:
             prompt = conversation(await request.body(), model=self._engine.settings.model)
         except BadRequest as error:
@@ -169,7 +160,7 @@ class EngineApp:
         return _json(self._engine.ring.read(after=after, prefix=prefix, limit=limit, boot=boot, rate=rate))
 
     async def pull(self, request: Request) -> Response:
-        """Stand in for the NIXL side channel: hand over the KV of a finished prefill."""
+        """Stand in for NIXL's side channel: hand over a prefill's KV."""
         body = orjson.loads(await request.body())
         if body["engine_id"] != self._engine.engine_id:
             return _error("NIXL_ERR_REMOTE_DISCONNECT", "InternalServerError", 409)

@@ -1,4 +1,4 @@
-"""Serving one request on a simulated engine: from parsed body to text, streamed or not."""
+"""One request on a simulated engine, streamed or not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Generation:
                 )
 
     async def tokens(self) -> AsyncGenerator[tuple[int, str, bool]]:
-        """Yield ``(choice, text, is_last)`` per step of a sequence; stops the sequences when it is closed early.
+        """Yield ``(choice, text, is_last)`` per step of a sequence.
+
+        Closed early, it stops the sequences.
 
         Raises
         ------
@@ -122,7 +124,10 @@ class Generation:
         return self._answer.unstreamed(texts, self.prompt_tokens, total, self.kv_transfer_params)
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Yield the SSE events of a streamed answer, or of a failed pull; a chat's opening comes before that, as in vLLM."""
+        """Yield the SSE events of a streamed answer, or of a failed pull.
+
+        A chat's opening comes before them, as in vLLM.
+        """
         opened: set[int] = set()
         answer = self._answer
         for said in answer.before():

@@ -1,4 +1,4 @@
-"""What a simulated engine reports: vLLM's metric names, ours beside them, and decode-time activations."""
+"""Reports of a simulated engine: vLLM's metrics, ours, activations."""
 
 from __future__ import annotations
 
@@ -142,7 +142,10 @@ class ActivationRing:
         self._next += 1
 
     def read(self, *, after: int, prefix: str, limit: int, boot: str, rate: float = 1.0) -> dict[str, Any]:
-        """Return records from cursor ``after`` on; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
+        """Return records from cursor ``after`` on.
+
+        See :data:`eldr.contract.PATH_ACTIVATIONS`.
+        """
         if (boot and boot != self.boot) or after > self._next:
             after = 0  # a cursor of the engine before this one
         oldest = self._next - len(self._ring)

@@ -1,4 +1,4 @@
-"""Deterministic output text that depends on the KV cache contents, so that wrong KV means wrong tokens.
+"""Deterministic text that depends on the KV cache's contents.
 
 The "KV cache" of a prompt is its fingerprint. An engine that decodes from a fingerprint other than the prompt's own
 produces text that no engine would produce for that prompt.

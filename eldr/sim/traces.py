@@ -6,7 +6,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -72,17 +71,20 @@ class Traces:
         return number % len(self)
 
     def tokens_of(self, prompt: str) -> int:
-        """Return the length of a prompt: N of its ``[eldr tokens N]``, else its record's."""
+        """Return a prompt's length, by ``[eldr tokens N]`` or its record."""
         match = _LENGTH.search(prompt)
         return int(match.group(1)) if match else int(self.prompt_tokens[self.record_of(prompt)])
 
     def experts(self, record: int, step: int) -> npt.NDArray[np.uint8]:
-        """Return the experts of one decode step, shape (n_layers, top_k); steps repeat after the captured ones."""
+        """Return the experts of a decode step, shape (n_layers, top_k).
+
+        Steps repeat after the captured ones.
+        """
         experts: npt.NDArray[np.uint8] = self.decode_experts[record, step % self.decode_experts.shape[1]]
         return experts
 
     def decode_counts(self, record: int, tokens: int) -> npt.NDArray[np.uint32]:
-        """Return the counts of steps ``1..tokens``: the tokens that a decode engine computes beyond the prompt.
+        """Return the counts of steps ``1..tokens``, beyond the prompt.
 
         Step 0 recomputes the prompt's last token and is not counted, as on a real engine.
         """
@@ -93,7 +95,7 @@ class Traces:
         return counts
 
     def split(self, kinds: tuple[str, ...] | None = None) -> tuple[list[int], list[int]]:
-        """Return disjoint records for fitting and for evaluation, half of each kind.
+        """Return disjoint records to fit and to evaluate, half of each kind.
 
         Raises
         ------
@@ -111,29 +113,10 @@ class Traces:
         return fitting, evaluation
 
 
-def load(path: Path | None = None) -> Traces:
-    """Load captured activations, by default those that come with the package.
-
-    Raises
-    ------
-    ValueError
-        If the file misses an array or the arrays disagree.
-    """
-    source = path or resources.files("eldr.sim") / "data" / "activations.npz"
+def load() -> Traces:
+    """Load the captured activations that come with the package."""
+    source = resources.files("eldr.sim") / "data" / "activations.npz"
     with source.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        missing = {"prefill_counts", "prompt_tokens", "decode_experts", "kind", "kinds"} - set(arrays)
-        if missing:
-            raise ValueError(f"{source}: misses {', '.join(sorted(missing))}")
-        traces = Traces(
-            prefill_counts=arrays["prefill_counts"],
-            prompt_tokens=arrays["prompt_tokens"],
-            decode_experts=arrays["decode_experts"],
-            kind=arrays["kind"],
-            kinds=tuple(str(name) for name in arrays["kinds"]),
-        )
-    n, layers, experts = traces.prefill_counts.shape
-    if not n == len(traces.prompt_tokens) == len(traces.decode_experts) == len(traces.kind):
-        raise ValueError(f"{source}: the arrays differ in their number of records")
-    if traces.decode_experts.shape[2] != layers or traces.decode_experts.max() >= experts:
-        raise ValueError(f"{source}: decode_experts does not fit {layers} layers x {experts} experts")
-    return traces
+        kinds = tuple(str(name) for name in arrays["kinds"])
+        numbers = ("prefill_counts", "prompt_tokens", "decode_experts", "kind")
+        return Traces(**{name: arrays[name] for name in numbers}, kinds=kinds)

@@ -1,4 +1,4 @@
-"""How a simulated decode engine gets a prompt's KV from a prefill engine, and when it does not even ask."""
+"""How a simulated decode engine pulls a prompt's KV."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Transfer:
 
     Parameters
     ----------
+    metrics : EngineMetrics
     heeds_deadlines : bool
         False: ``eldr_pull_before`` means nothing to it, as to an engine without the plug-in.
     key : str
@@ -85,7 +86,7 @@ class Transfer:
         return kv
 
     def release(self, params: dict[str, Any]) -> None:
-        """Have the prefill engine free the blocks; if it cannot be reached, the end of the lease does."""
+        """Have the prefill engine free the blocks, or let the lease end."""
         task = asyncio.get_running_loop().create_task(self._release(params))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+import sys
+import tempfile
+from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
+from typing import TextIO
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from eldr.fit import options as files
 from eldr.fit.samples import FitError
+from eldr.kubeconfig import ClusterError
 from eldr.options import FiniteRange, of_cluster
-from eldr.simulate import options, report, sources, text
-from eldr.simulate.advice import MAPPING
-from eldr.simulate.contenders import Contender
+from eldr.simulate import report
+from eldr.simulate.comparison import Setting, compare, usual_rate
 from eldr.simulate.drafts import Drafts
-from eldr.simulate.engine import Limits
-from eldr.simulate.outcome import Outcome
-from eldr.simulate.setting import Setting
-from eldr.simulate.step_times import STEP_TIMES
-from eldr.simulate.study import Study, run_study
-from eldr.threads import one_thread
+from eldr.simulate.effect import InEffect, in_effect
+from eldr.simulate.logged import read_logs
+from eldr.simulate.policies import BASELINE, NAMES, USUAL, contenders
+from eldr.simulate.step_times import STEP_TIMES, parse_step_time
 
-_SAMPLES = 4000  # records of a log, as many as a fit takes
-_WIDTH = 120  # of a table that goes to a file
+_STEP_TIME = "qwen3-30b-mi300x"
 
 
 @click.command("simulate", context_settings={"auto_envvar_prefix": "ELDR_SIMULATE", "show_default": True})
@@ -51,30 +45,22 @@ _WIDTH = 120  # of a table that goes to a file
     help="Use only records from this long before the newest one.",
 )
 @click.option(
-    "--workload", type=click.Choice(["task", "language", "captured"]),
-    help="Requests instead of a log: synthetic kinds of tasks or languages, or captured activations [default: task]",
-)  # fmt: skip
-@click.option(
-    "--engines",
-    callback=options.numbers(int, 1, options.MOST_ENGINES),
-    help="Decode engines; separate several values by commas [default: 16, or the deployment's]",
+    "--engines", type=click.IntRange(1, 1024), help="Decode engines [default: 16, or the deployment's]"
 )
 @click.option(
     "--rate",
-    "rates",
-    callback=options.numbers(float, 1e-6),
-    help="Requests per second, separated by commas [default: the log's own, or what keeps a mean batch of 32]",
+    type=FiniteRange(1e-6),
+    help="Requests per second [default: the deployment's, or what keeps a mean batch of 32]",
 )
 @click.option(
     "--step-time",
-    help=f"Step time: {', '.join(STEP_TIMES)} or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
+    help=f"Step time: {', '.join(STEP_TIMES)} or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US "
+    f"[default: what the deployment's routers have learned, or {_STEP_TIME}]",
 )
 @click.option(
-    "--policies",
-    "contenders",
-    callback=options.policies,
-    help=f"NAME[:option=value]..., separated by commas; {MAPPING} [default: {sources.POLICIES}, or with the deployment's settings]",
-)
+    "--policy", "names", multiple=True, type=click.Choice(NAMES),
+    help=f"Policy to compare with {BASELINE}, repeatable [default: {', '.join(USUAL)}, and the deployment's]",
+)  # fmt: skip
 @click.option(
     "--drafts",
     type=click.IntRange(0, 16),
@@ -84,15 +70,7 @@ _WIDTH = 120  # of a table that goes to a file
 @click.option("--accepted", type=FiniteRange(0, 1), default=0.8, help="Share of drafts that are accepted.")
 @click.option("--seconds", type=FiniteRange(1e-3), default=90.0, help="Measured time, simulated.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, help="Repetitions behind the intervals.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="processors",
-    help="Processes.",
-)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), callback=files.writable,
-              help="Write the report as JSON; - for standard output.")  # fmt: skip
+@click.option("--json", "file", type=click.File("w", lazy=False), help="Write a JSON report instead of the text; - for standard output.")  # fmt: skip
 def command(
     *,
     logs: tuple[Path, ...],
@@ -102,111 +80,62 @@ def command(
     kubeconfig: Path | None,
     model: str | None,
     last_minutes: float | None,
-    workload: str | None,
-    engines: tuple[int, ...] | None,
-    rates: tuple[float, ...] | None,
+    engines: int | None,
+    rate: float | None,
     step_time: str | None,
-    contenders: tuple[Contender, ...] | None,
+    names: tuple[str, ...],
     drafts: int,
     accepted: float,
     seconds: float,
     seeds: int,
-    jobs: int,
-    json_file: Path | None,
+    file: TextIO | None,
 ) -> None:
     """Predict what each placement policy would bring, before you change a deployment.
 
-    Simulates a pool of decode engines step by step under the policies that the router runs. Requests are your own traffic (--log,
-    --from-cluster) or one of three workloads. Every policy meets the same requests and is compared with JSQ.
+    Simulates a pool of decode engines step by step under the policies that the router runs. Requests are your own traffic: --log or
+    --from-cluster. Every policy meets the same requests and is compared with JSQ.
     """
-    options.check_requests(
-        logs=bool(logs),
-        from_cluster=from_cluster,
-        workload=workload,
-        only_of_logs={"--model": model, "--last-minutes": last_minutes},
-        only_of_clusters={"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig},
-        only_of_kinds={
-            "--policies Domain": any(contender.name == "Domain" for contender in contenders or ())
-        },
-    )
-    try:
-        reading = sources.Reading(
-            model=model,
-            limit=_SAMPLES,
-            last=math.inf if last_minutes is None else 60 * last_minutes,
-            step_time=step_time,
+    if bool(logs) == bool(from_cluster):
+        raise click.UsageError(
+            "name a log with --log, or a deployment with --from-cluster; `make demo` leaves a log in out/siglog"
         )
+    own, last = InEffect(), 60 * (last_minutes or math.inf)
+    try:
         if from_cluster:
-            asked = sources.from_cluster(
-                from_cluster, reading, namespace=namespace, context=context, kubeconfig=kubeconfig
-            )
-        elif logs:
-            asked = sources.from_logs(list(logs), reading)
-        elif workload == "captured":
-            asked = sources.from_captured(step_time)
+            from eldr.simulate.cluster import read_deployment  # brings the client library
+
+            with tempfile.TemporaryDirectory(prefix="eldr-simulate-") as folder:
+                deployment = read_deployment(
+                    from_cluster, Path(folder), context, namespace, str(kubeconfig) if kubeconfig else None
+                )
+                own = in_effect(deployment.resource, deployment.states)
+                own = own._replace(notes=deployment.notes + own.notes)
+                logged = read_logs(deployment.logs, model=model or own.model, last=last)
         else:
-            asked = sources.synthetic(workload or "task", step_time)
-    except FitError as error:
+            logged = read_logs(logs, model=model, last=last)
+        requests = logged.requests
+        timed = own.step_time is not None and not step_time
+        setting = Setting(
+            step_time=replace(own.step_time, n_experts=requests.n_experts)
+            if own.step_time and timed
+            else parse_step_time(step_time or _STEP_TIME, requests.n_experts),
+            speeds=tuple(islice(cycle(own.speeds), engines or own.engines)),
+            rate=rate or (logged.rate or 0.0) / (own.share or math.inf),
+            seconds=seconds,
+            settings=own.settings,
+            drafts=Drafts(drafts, accepted, timed),
+        )
+        if not setting.rate:
+            setting = setting._replace(rate=usual_rate(requests, setting.step_times, setting.drafts))
+        rows = contenders(names or own.policies)
+        with click.progressbar(range(seeds), label="simulating", file=sys.stderr) as progress:
+            outcomes = [compare(logged.calibration, requests, setting, rows, seed) for seed in progress]
+    except (ClusterError, FitError) as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    settings = [
-        Setting(
-            engines=n,
-            rate=rate,
-            batch=None if rate else asked.batch,
-            step_time=asked.step_time,
-            speeds=asked.speeds,
-            limits=Limits(),
-            seconds=seconds,
-            output_tokens=asked.output_tokens,
-            sampled=asked.sampled,
-            drafts=Drafts(drafts, accepted, timed=bool(from_cluster)),
-        )
-        for n in engines or (asked.engines,)
-        for rate in rates or (None,)
-    ]
-    study = Study(asked.source, settings, contenders or options.parse_policies(asked.policies), range(seeds))
-    try:
-        outcomes = _run(study, jobs)
-        report.check_numbers(outcomes)
-    except ValueError as error:
         raise click.ClickException(str(error)) from error
-    except BrokenProcessPool as error:
-        raise click.ClickException(
-            "a process ended, most likely for want of memory: try fewer --jobs, or fewer records with --last-minutes"
-        ) from error
-    about = {
-        "requests": asked.words,
-        "step_time": asdict(asked.step_time),
-        "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
-    }
-    figures = report.as_json(study, outcomes, about)
-    document = json.dumps(figures, indent=2)
-    if json_file is not None and str(json_file) != "-":
-        json_file.write_text(document + "\n")
-    if json_file is not None and str(json_file) == "-":
-        click.echo(document)
-    else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=_WIDTH)
-        text.print_text(figures, console)
-
-
-def _run(study: Study, jobs: int) -> list[Outcome]:
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=study.runs)
-
-        def update(done: int) -> None:
-            progress.update(task, completed=done)
-
-        if jobs == 1 or study.runs == 1:
-            return run_study(study, progress=update)
-        one_thread()  # of the processes below: one core each
-        executor = ProcessPoolExecutor(min(jobs, study.runs), mp_context=multiprocessing.get_context("spawn"))
-        try:
-            return run_study(study, executor=executor, progress=update)
-        finally:
-            executor.shutdown(cancel_futures=True)
+    figures = report.as_json(setting, rows, outcomes) | {"requests": own.words + logged.words}
+    figures["notes"] = [*own.notes, *report.notes(figures, len(requests))]
+    if not (timed or step_time):
+        figures["notes"].append(f"the step time is {_STEP_TIME}; give your accelerator's with --step-time")
+    click.echo(json.dumps(figures, indent=2) if file else "\n".join(report.as_text(figures)), file)

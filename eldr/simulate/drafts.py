@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.population import Population
+from eldr.simulate.population import Ints, Population
+
+Requests = TypeVar("Requests", bound=Population)
 
 
-@dataclass(frozen=True, slots=True)
-class Drafts:
+class Drafts(NamedTuple):
     """How engines draft.
 
     Attributes
@@ -33,21 +35,20 @@ class Drafts:
         """Tokens that a step generates for a request, mean."""
         return 1.0 + self.tokens * self.accepted
 
-    def fed(self, population: Population) -> Population:
+    def steps(self, requests: Population) -> Ints:
+        """Return the decode steps of each request."""
+        return np.ceil(requests.output_tokens / self.per_step).astype(np.int64)
+
+    def fed(self, requests: Requests) -> Requests:
         """Return requests whose steps use the experts of all tokens that are fed: as many of their own, drafts being like accepted ones."""
-        if not self.tokens:
-            return population
-        rows, steps = 1 + self.tokens, population.steps
-        if steps is not None:
-            several = steps.shape[1] // rows
-            steps = steps[:, : several * rows].reshape(len(steps), several, -1)
-        return replace(population, logs=population.logs * np.float32(rows), steps=steps)
+        return (
+            replace(requests, logs=requests.logs * np.float32(1 + self.tokens)) if self.tokens else requests
+        )
 
     def slowed(self, step_time: StepTime) -> StepTime:
         """Return the step time of engines that draft: each token fed costs as much as a request. Heads' own layers cost nothing here."""
-        if self.timed:
-            return step_time
-        return replace(step_time, per_request=step_time.per_request * (1 + self.tokens))
+        fed = 1 if self.timed else 1 + self.tokens
+        return replace(step_time, per_request=step_time.per_request * fed)
 
 
 NO_DRAFTS = Drafts()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import Active, ActiveExperts
+from eldr.simulate.active import ActiveExperts
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What one engine can hold; requests beyond it wait."""
 
     max_num_seqs: int = 256
@@ -44,7 +42,7 @@ class Ran(NamedTuple):
     seconds: float
     steps: int
     batch: int
-    active: Active
+    active: float
 
 
 class Engine:
@@ -56,6 +54,7 @@ class Engine:
     ----------
     step_time : StepTime
         Of its fullest rank's experts.
+    limits : Limits
     experts : ActiveExperts
         An empty batch.
     """
@@ -69,7 +68,7 @@ class Engine:
         self._step = 0
         self._begin = 0.0
         self._seconds = 0.0
-        self._active = Active(0.0, 0.0)
+        self._active = 0.0
         self._planned = 0
 
     @property
@@ -122,7 +121,7 @@ class Engine:
         if self._ends:
             self._begin = now
             self._active = self._experts.count(self._step)
-            self._seconds = self._step_time.seconds(len(self._ends), self._active.fullest)
+            self._seconds = self._step_time.seconds(len(self._ends), self._active)
             self._planned = self._ends[0][0] - self._step if self._experts.steady else 1
         return ended, joined, ran
 

@@ -5,55 +5,46 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from eldr.core.placement_sim import inclusion_probabilities
-from eldr.fit.samples import TOO_OLD, FitError, Samples, make_samples, reservoir
+from eldr.fit.samples import FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
-from eldr.simulate.population import Arrivals, Population, Traffic
+from eldr.simulate.population import Population
 
 MIN_REQUESTS = 64
 """Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
 _CHUNK = 1 << 18
-_TOLERANCE = 0.5  # of tokens x experts per token, in each layer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Logged:
+class Logged(NamedTuple):
     """The requests of a log: the older half for calibration, the newer half to simulate.
 
     Attributes
     ----------
-    skipped : dict of str to int
-        Records left out, by reason.
-    damaged : tuple of str
-        Files that could be read in part only, and why.
+    rate : float or None
+        Logged requests per second, those that are not simulated included; None if the clocks of routers are inconsistent.
+    words : str
+        What the requests are, for people.
     """
 
-    model: str
-    known: Traffic
-    skipped: dict[str, int]
-    damaged: tuple[str, ...] = ()
-
-    def traffic(self, seed: int) -> Traffic:
-        """Return the log's requests; the seed does not change them."""
-        del seed
-        return self.known
+    calibration: Samples
+    requests: Population
+    rate: float | None
+    words: str
 
 
 def read_logs(
     paths: Sequence[Path],
     *,
     model: str | None,
-    limit: int,
-    seed: int,
+    limit: int = 4000,
     last: float = math.inf,
-    share: float = 1.0,
 ) -> Logged:
     """Read logs.
 
@@ -64,11 +55,9 @@ def read_logs(
     model : str, optional
         Served name; None: the one with the most records.
     limit : int
-        Records kept, chosen uniformly.
+        Records kept, chosen uniformly: as many as a fit takes.
     last : float
         How far back from the model's newest record to go, seconds.
-    share : float
-        Of the requests that were logged, above 0.
 
     Raises
     ------
@@ -76,130 +65,63 @@ def read_logs(
         If a path is no log, or too little in it can be used; the message names the remedy.
     """
     # each once, however often it is named: no request may be in both halves
-    files = list({file.resolve(): file for path in paths for file in _files(path)}.values())
-    damaged: dict[Path, str] = {}
+    files = list(
+        {
+            file.resolve(): file for path in paths for file in (segments(path) if path.is_dir() else [path])
+        }.values()
+    )
     came: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
-    for record in _records(files, damaged):
+    for record in _records(files):
         came[record.model].append(record.time)
-    if not came:
-        where = ", ".join(str(path) for path in paths)
-        raise FitError(
-            "NoSamples", f"{where}: holds no record yet, or is no signature log; send traffic and try again"
-        )
-    if model is not None and model not in came:
+    if not came or (model and model not in came):
         raise FitError(
             "NoSamples",
-            f"--model {model}: the logs hold records of {', '.join(sorted(came))} only; name one of these",
+            f"{', '.join(map(str, paths))}: no request of {model or 'any model'}, but of {sorted(came)}; raise samplePercent, or send more",
         )
-    if model is None:
-        model = max(came, key=lambda name: len(came[name]))
+    model = model or max(came, key=lambda name: len(came[name]))
     times = np.array(came[model])
     times = times[np.isfinite(times)]
-    rng = np.random.default_rng([seed, 5])
+    rng = np.random.default_rng([0, 5])
     chosen, skipped = reservoir(
-        _records(files, damaged), limit, rng, model=model, since=float(times.max(initial=0.0)) - last
+        _records(files), limit, rng, model=model, since=float(times.max(initial=0.0)) - last
     )
-    problems = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
-    try:
-        samples = make_samples(chosen, skipped)
-        known = _traffic(samples, times, share=share)
-    except FitError as error:
-        raise FitError(error.reason, "; ".join((str(error), *problems))) from None
-    silent = len(samples) - len(samples) // 2 - len(known.requests)
-    left_out = samples.skipped | (
-        {"newer ones without the experts of their decode steps": silent} if silent else {}
-    )
-    return Logged(model, known, left_out, problems)
-
-
-def _traffic(samples: Samples, times: npt.NDArray[np.float64], *, share: float) -> Traffic:
-    shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
-    half = len(samples) // 2
-    calibration = samples.take(np.arange(half))
-    newer = samples.take(np.arange(half, len(samples)))
-    newer = newer.take(newer.decoded)
-    newer = newer.take(_credible(newer))
-    n = len(newer)
+    samples = make_samples(chosen, skipped)
+    older, newer = np.split(np.arange(len(samples)), [len(samples) // 2])
+    known = samples.take(newer)
+    known = known.take(known.decoded)
+    n = len(known)
+    left_out = "".join(f", {count} left out ({reason})" for reason, count in samples.skipped.items())
     if n < MIN_REQUESTS:
-        raise _too_few(n, samples.skipped)
-    inclusion = inclusion_probabilities(newer.decode, newer.decode_tokens)
-    logs = np.log1p(-inclusion).reshape(n, -1)
-    requests = Population(
-        prefill=newer.prefill.astype(
-            np.min_scalar_type(int(newer.prefill.max()))
-        ),  # travels to every process
-        prompt_tokens=np.maximum(
-            1, np.rint(newer.prefill.sum(axis=(1, 2)) / (shape[0] * samples.top_k))
-        ).astype(np.int64),
-        logs=logs,
-        steps=None,
-        label=np.zeros(n, dtype=np.int64),
-        labels=("all",),
-        shares=(1.0,),
+        raise FitError(
+            "NotEnoughSamples",
+            f"{n} records of the log's newer half have the experts of their decode steps, {MIN_REQUESTS} are needed{left_out}; let routers log longer",
+        )
+    rate = None
+    if known.times is not None and (span := np.ptp(known.times)) > 0:
+        meanwhile = np.count_nonzero((times >= known.times[0]) & (times <= known.times[-1]))
+        rate = float((meanwhile - 1) / span)
+    words = f"Requests of {model!r} from the log: centroids from the older {len(older)}, simulated are the newer {n}{left_out}."
+    return Logged(samples.take(older), _population(known), rate, words)
+
+
+def _population(samples: Samples) -> Population:
+    n, n_layers, _ = samples.prefill.shape
+    inclusion = inclusion_probabilities(samples.decode, samples.decode_tokens)
+    tokens = np.rint(samples.prefill.sum(axis=(1, 2)) / (n_layers * samples.top_k))
+    return Population(
+        prefill=samples.prefill,
+        prompt_tokens=np.maximum(1, tokens).astype(np.int64),
+        logs=np.log1p(-inclusion).reshape(n, -1),
         # the first step computes the prompt's last token again and is not counted
-        output_tokens=newer.decode_tokens.astype(np.int64) + 1,
+        output_tokens=samples.decode_tokens.astype(np.int64) + 1,
         top_k=samples.top_k,
-        arrivals=_arrivals(newer, times, share),
-    )
-    return Traffic(calibration, requests)
-
-
-def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
-    """Return what is wrong and what helps."""
-    remedy = "let routers log longer, with decode engines that report activations"
-    if older := skipped.get(TOO_OLD, 0):
-        remedy = f"{older} were older than the look-back: raise --last-minutes, or {remedy}"
-    return FitError(
-        "NotEnoughSamples",
-        f"{n} records of the log's newer half have the experts of their decode steps; at least {MIN_REQUESTS} are needed; {remedy}",
     )
 
 
-def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) -> Arrivals | None:
-    """Return when samples came, and how many logged requests came meanwhile; None if their clocks are inconsistent."""
-    if samples.times is None:
-        return None
-    first, last = samples.times[[0, -1]].tolist()
-    if last <= first:
-        return None
-    gaps = np.diff(samples.times)
-    meanwhile = np.count_nonzero((times >= first) & (times <= last))
-    return Arrivals(np.append(gaps, gaps.mean()), (meanwhile - 1) / (last - first) / share)
-
-
-def _credible(samples: Samples) -> npt.NDArray[np.intp]:
-    """Return the positions of samples each of whose layers chose about as many experts as its tokens do."""
-    ratio = samples.decode.sum(axis=2) / (samples.decode_tokens[:, None] * float(samples.top_k))
-    fine = (abs(ratio - 1.0) < _TOLERANCE) & (samples.prefill.sum(axis=2) > 0)
-    return np.flatnonzero(fine.all(axis=1))
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    if files := segments(path):
-        return files
-    raise FitError(
-        "NoLog",
-        f"{path}: holds no signature log (*.siglog); name each router's own folder with a --log of its own",
-    )
-
-
-def _records(files: Sequence[Path], damaged: dict[Path, str]) -> Iterator[Record]:
-    """Yield the records of segments up to each one's first damaged frame, which ``damaged`` records."""
+def _records(files: Sequence[Path]) -> Iterator[Record]:
+    """Yield the records of segments, of each one up to its first damaged frame."""
     for path in files:
         reader = FrameReader()
-        try:
-            with path.open("rb") as file:
-                while data := file.read(_CHUNK):
-                    yield from reader.feed(data)
-        except OSError as error:  # routers drop their oldest segments
-            damaged[path] = f"up to byte {reader.valid_bytes} ({error.strerror})"
-        if not reader.damaged:
-            continue
-        if not reader.valid_bytes and len(files) == 1:
-            raise FitError(
-                "NoLog",
-                f"{path}: is no signature log ({reader.damaged}); expected a router's --log-dir or a *.siglog file",
-            )
-        damaged[path] = f"up to byte {reader.valid_bytes} ({reader.damaged})"
+        with suppress(OSError), path.open("rb") as file:  # routers drop their oldest segments
+            while data := file.read(_CHUNK):
+                yield from reader.feed(data)

@@ -1,9 +1,8 @@
-"""Routers of the simulated pool: the router's own policies, with what a router knows."""
+"""The router of a simulated pool: the router's own policies, with what a router knows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,19 +16,18 @@ from eldr.core.union import Shape, Stay, Unions, spread
 from eldr.simulate.population import Population
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Knowledge:
-    """What every router of a pool knows from the start.
+class Knowledge(NamedTuple):
+    """What a router of a pool knows from the start.
 
     Attributes
     ----------
     population : Population
-        Prompts, as far as they are seen, and labels; nothing that only engines know is looked at.
+        Prompts; nothing that only engines know is read.
     step_times : sequence of StepTime, length n_engines
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         Cosine of each request's signature to each engine's centroid.
     unions : bool
-        Whether the policy looks at expected unions.
+        Whether the policy compares expected active experts.
     learns : bool
         Whether, with unions, similarity is to what the router learns of each engine, and not to centroids.
     """
@@ -42,28 +40,24 @@ class Knowledge:
 
 
 class Placement(NamedTuple):
-    """Where a request went, among how many candidates, and its part in the router's union of that engine."""
+    """Where a request went, and its part in the router's union of that engine."""
 
     worker: int
-    candidates: int
     stay: Stay | None
 
 
 class Router:
     """One router, which counts what it placed."""
 
-    def __init__(self, name: str, policy: Policy, knowledge: Knowledge, seed: int) -> None:
-        self.name = name
+    def __init__(self, policy: Policy, knowledge: Knowledge, seed: int) -> None:
         self._policy = policy
         self._knowledge = knowledge
         population = knowledge.population
-        n = len(knowledge.step_times)
-        self._workers = [f"d{number}" for number in range(n)]
-        self._own = [0] * n
+        self._workers = [f"d{number}" for number in range(len(knowledge.step_times))]
+        self._own = [0] * len(self._workers)
         self._turn = 0
         self._rng = np.random.default_rng([seed, 3])
         self._scores = None if knowledge.similarity is None else knowledge.similarity.tolist()
-        self._labels = [population.labels[label] for label in population.label.tolist()]
         self._tokens = population.prompt_tokens.tolist()
         self._tolls = Tolls()
         self._unions = self._profiles = None
@@ -74,24 +68,18 @@ class Router:
             if knowledge.learns:
                 self._profiles = Profiles(shape.cells)
 
-    @property
-    def in_flight(self) -> Sequence[int]:
-        """Requests in flight at each engine that this router placed."""
-        return self._own
-
     def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
+        slots = self._slots(now)
+        workers = [self._workers[slot] for slot in slots]
         loads, similarity = self._loads(), self._similarity(record, now)
-        slots, workers, step_times = self._pool(now)
-        if len(slots) < len(loads):
-            loads = [loads[slot] for slot in slots]
-            similarity = None if similarity is None else [similarity[slot] for slot in slots]
-        unions = self._unions
-        request = outlook = tolls = None
+        loads = [loads[slot] for slot in slots]
+        if similarity is not None:
+            similarity = [similarity[slot] for slot in slots]
+        unions, request, outlook = self._unions, None, None
         if unions is not None:
             request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
             outlook = unions.outlook(request, workers, loads)
-            tolls = self._tolls.of(slots)
             if self._profiles is not None:
                 similarity = self._profiles.similarity(request.share, workers)
         situation = Situation(
@@ -99,41 +87,35 @@ class Router:
             self._turn,
             similarity,
             slots=slots,
-            label=self._labels[record],
             outlook=outlook,
-            step_times=step_times,
-            tolls=tolls,
+            step_times=[self._knowledge.step_times[slot] for slot in slots],
+            tolls=None if unions is None else self._tolls.of(slots),
         )
-        at, candidates = self._policy.choose(situation, self._rng)
-        worker = slots[at]
+        at = self._policy.choose(situation, self._rng).worker
         self._turn += 1
         favourite = self._tolls.settle(situation)
-        self._own[worker] += 1
-        stay = None
-        if unions is not None and request is not None:
-            stay = unions.join(workers[at], request)
-            if self._profiles is not None:
-                self._profiles.learn(
-                    None if favourite is None else workers[favourite],
-                    workers[at],
-                    request.share,
-                    unions.version,
-                )
-        return Placement(worker, candidates, stay)
+        self._own[slots[at]] += 1
+        if unions is None or request is None:
+            return Placement(slots[at], None)
+        stay = unions.join(workers[at], request)
+        if self._profiles is not None:
+            favoured = None if favourite is None else workers[favourite]
+            self._profiles.learn(favoured, workers[at], request.share, unions.version)
+        return Placement(slots[at], stay)
 
-    def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:  # noqa: ARG002 - all stay
-        """Return the engines that are there, by number, name and step time."""
-        return range(len(self._workers)), self._workers, self._knowledge.step_times
-
-    def _loads(self) -> list[int]:
-        """Return what the policy takes for the requests in flight at each engine."""
-        return self._own
-
-    def _similarity(self, record: int, now: float) -> list[float] | None:  # noqa: ARG002 - centroids stay
-        return None if self._scores is None else self._scores[record]
-
-    def ended(self, placement: Placement) -> None:
+    def ended(self, placement: Placement, now: float) -> None:  # noqa: ARG002
         """Count a request no longer."""
         self._own[placement.worker] -= 1
         if placement.stay is not None:
             placement.stay.leave()
+
+    def _slots(self, now: float) -> Sequence[int]:  # noqa: ARG002
+        """Return the numbers of the engines that may be chosen."""
+        return range(len(self._workers))
+
+    def _loads(self) -> Sequence[int]:
+        """Return what the policy takes for the requests in flight at each engine."""
+        return self._own
+
+    def _similarity(self, record: int, now: float) -> Sequence[float] | None:  # noqa: ARG002
+        return None if self._scores is None else self._scores[record]

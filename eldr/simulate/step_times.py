@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 
 GPT_OSS_120B_MI300X = StepTime(
@@ -22,6 +20,8 @@ QWEN3_30B_H200 = StepTime(fixed=2.856e-3, per_expert=103.6e-6, per_request=17.95
 """Least squares of the four decode steps of Qwen3-30B-A3B on an NVIDIA H200 in ``docs/benchmarks/gpu-check.md``, 0.13 ms off at most. Their
 weights are random, so that each token's 8 experts are taken as drawn evenly from 128: a batch of B has 128 (1 - (15/16)^B). Three constants
 of four points whose batch and experts rise together: the cost of an expert cannot be separated from that of a request."""
+
+_SHORTEST, _LONGEST = 1e-6, 1e3
 
 STEP_TIMES = {
     "qwen3-30b-mi300x": QWEN3_30B_MI300X,
@@ -56,7 +56,14 @@ def parse_step_time(text: str, n_experts: int) -> StepTime:
         raise ValueError(
             f"{text!r}: expected {', '.join(STEP_TIMES)}, or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US"
         ) from None
-    constants = (fixed, per_expert, per_request)
-    if not all(math.isfinite(constant) and constant >= 0 for constant in constants) or sum(constants) <= 0:
-        raise ValueError(f"{text!r}: expected finite times, none below 0 and one above")
-    return StepTime(fixed * 1e-3, per_expert * 1e-6, per_request * 1e-6, n_experts)
+    return make_step_time(fixed * 1e-3, per_expert * 1e-6, per_request * 1e-6, n_experts)
+
+
+def make_step_time(fixed: float, per_expert: float, per_request: float, n_experts: int) -> StepTime:
+    """Return a step-time model of these constants, seconds; ValueError if they are no times of decode steps."""
+    constants = fixed, per_expert, per_request
+    if not (all(constant >= 0 for constant in constants) and _SHORTEST <= sum(constants) <= _LONGEST):
+        raise ValueError(
+            f"step time: expected constants of at least 0 whose sum is {_SHORTEST:g} to {_LONGEST:g} s, got {constants}"
+        )
+    return StepTime(*constants, n_experts)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from eldr.simulate.population import Ints, Population
+from eldr.simulate.population import Ints
 
 Times = npt.NDArray[np.float64]
 
@@ -16,8 +16,7 @@ _MOST = 5e6
 """Requests of a run: more take longer than anybody waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """What is measured: requests that arrive in ``[warmup, end)``.
 
     Attributes
@@ -63,69 +62,43 @@ class Workload:
         return len(self.arrival)
 
 
-def make_workload(
-    population: Population,
-    *,
-    rate: float,
-    window: Window,
-    seed: int,
-    output_tokens: int | None,
-    per_step: float = 1.0,
-) -> Workload:
-    """Draw Poisson arrivals.
+def make_workload(steps: Ints, *, rate: float, window: Window, seed: int, per_step: float) -> Workload:
+    """Draw Poisson arrivals of requests in random order, each of them once before any comes again.
 
     Parameters
     ----------
+    steps : ndarray of int, shape (n_records,)
+        Decode steps of each request of a population.
     rate : float
         Requests per second.
+    window : Window
     seed : int
         The same for every policy that is compared.
-    output_tokens : int, optional
-        Length of all answers; None: as long as each request's was.
     per_step : float
         Tokens that a step generates for a request.
 
     Raises
     ------
     ValueError
-        If lengths are not known, or the rate is none, or leads to too many requests.
+        If the rate leads to too many requests.
     """
     arrival = poisson(rate, last_arrival(rate, window), np.random.default_rng([seed, 1]))
-    chance = np.random.default_rng([seed, 2])
-    record = draw_records(population, draw_labels(population, len(arrival), chance), chance)
-    steps = lengths(population, record, output_tokens, per_step)
-    return replace(arranged(arrival, arrival, record, steps, window), per_step=per_step)
+    rng, passes = np.random.default_rng([seed, 2]), -(-len(arrival) // len(steps))
+    record = np.array([rng.permutation(len(steps)) for _ in range(passes)], dtype=np.int64)
+    record = record.reshape(-1)[: len(arrival)]
+    measured = (arrival >= window.warmup) & (arrival < window.end)
+    return Workload(arrival, arrival, record, steps[record], measured, per_step)
 
 
 def last_arrival(rate: float, window: Window) -> float:
-    """Return when no more requests come, seconds; ValueError if the rate is none, or leads to too many requests."""
+    """Return when no more requests come, seconds; ValueError if the rate leads to too many requests."""
     last = window.end + window.cooldown
-    if rate <= 0:
-        raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
-    if not rate * last <= _MOST:
+    if rate * last > _MOST:
         raise ValueError(
             f"{rate:.3g} requests per second for {last:.3g} s are too many, {_MOST:.0e} at most; "
             "lower the rate, shorten the time, or name a slower step-time model"
         )
     return last
-
-
-def lengths(population: Population, record: Ints, output_tokens: int | None, per_step: float = 1.0) -> Ints:
-    """Return the decode steps of each request; ValueError if none are given and requests have none of their own."""
-    if output_tokens is not None:
-        tokens = np.full(len(record), output_tokens, dtype=np.int64)
-    elif population.output_tokens is None:
-        raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
-    else:
-        tokens = population.output_tokens[record]
-    return np.ceil(tokens / per_step).astype(np.int64)
-
-
-def arranged(arrival: Times, ready: Times, record: Ints, tokens: Ints, window: Window) -> Workload:
-    """Return a workload in the order in which requests are placed."""
-    order = np.argsort(ready, kind="stable")
-    measured = (arrival >= window.warmup) & (arrival < window.end)
-    return Workload(arrival[order], ready[order], record[order], tokens[order], measured[order])
 
 
 def poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
@@ -135,20 +108,3 @@ def poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
     while arrival[-1] < last:
         arrival = np.concatenate([arrival, arrival[-1] + np.cumsum(rng.exponential(1 / rate, expected))])
     return arrival[: np.searchsorted(arrival, last)]
-
-
-def draw_labels(population: Population, n: int, rng: np.random.Generator) -> Ints:
-    """Choose the labels of so many requests, by share."""
-    return rng.choice(len(population.labels), n, p=population.shares)
-
-
-def draw_records(population: Population, label: Ints, rng: np.random.Generator) -> Ints:
-    """Choose a request of each given label, every one of a label before any comes again."""
-    record = np.empty(len(label), dtype=np.int64)
-    for number in range(len(population.labels)):
-        members = np.flatnonzero(population.label == number)
-        places = np.flatnonzero(label == number)
-        if len(places):
-            passes = [rng.permutation(members) for _ in range(-(-len(places) // len(members)))]
-            record[places] = np.fromiter(itertools.chain.from_iterable(passes), np.int64)[: len(places)]
-    return record

@@ -124,7 +124,7 @@ RUNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "router": ((),),
     "operator": (("--all-namespaces",),),
     "fit": (("log", EMPTY, "--model=m", "--k=2"), ("job", "--help")),
-    "simulate": (("--seconds", "5", "--seeds", "2", "--rate", "5"), ("--from-cluster", "x")),
+    "simulate": (("--log", EMPTY), ("--from-cluster", "x")),
     "status": (("x",),),
     "compare": (("x", "--against", "JSQ"),),
     "doctor": (("x",),),

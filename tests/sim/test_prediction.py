@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,27 +17,22 @@ from click.testing import CliRunner
 from eldr import centroids
 from eldr.cli import main
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.fit.pipeline import FitSettings, fit
 from eldr.sim import traces
-from eldr.simulate.captured import Captured
-from eldr.simulate.centroids import fitted, similarities
-from eldr.simulate.contenders import parse_contender
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
-from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
-from eldr.simulate.run import Pool, simulate
-from eldr.simulate.workload import Window, Workload, lengths
+from eldr.simulate.workload import Window
 from eldr_demo import load as demo
 from eldr_demo.arrivals import Poisson
 from eldr_demo.simulated import replay
 from eldr_demo.telemetry import Sampler
+from tests.support.captured import calibration
 from tests.support.processes import engine, wait_for
 from tests.support.router import Router, router
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.process]
 
 KINDS = ("fr", "ru", "manual", "legal")
-POLICIES = {"JSQ": "JSQ", "ELDR": "ELDR", "MarginalUnion": "MarginalUnion:prior=0.23"}
-"""As the router calls them, and the simulator."""
+POLICIES = "JSQ", "ELDR", "MarginalUnion"
 N_ENGINES, SPEED, TOKENS = 4, 5.0, 48
 RATES = {NO_DRAFTS: 14.0, Drafts(1, 0.85): 20.0}
 """Requests per second, so that batches are about as large with drafts as without."""
@@ -69,26 +64,20 @@ class Live:
     """A run of the real router."""
 
     phases: Mapping[str, Phase]
-    found: centroids.CentroidSet
     log: Path
     drafts: Drafts
 
 
-@pytest.fixture(scope="module")
-def source() -> Captured:
-    return Captured(traces.load(), KINDS)
-
-
 @pytest.fixture(scope="module", params=RATES, ids=["no drafts", "one draft"])
-def live(source: Captured, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Live:
+def live(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Live:
     """Every policy under the same arrivals of the same requests, logged."""
-    return served(source, tmp_path_factory.mktemp("live"), request.param)
+    return served(tmp_path_factory.mktemp("live"), request.param)
 
 
-def served(source: Captured, folder: Path, drafts: Drafts) -> Live:
+def served(folder: Path, drafts: Drafts) -> Live:
     """Serve each policy; skip the test where no attempt at a phase kept the time."""
-    found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
-    (folder / "set.eldr").write_bytes(centroids.dump(found))
+    fitted = fit(calibration(traces.load(), KINDS), FitSettings(k=N_ENGINES, model="m"), now=0.0)
+    (folder / "set.eldr").write_bytes(centroids.dump(fitted.centroids))
     with contextlib.ExitStack() as stack:
         speed = ("--speed", str(SPEED))
         engines = {f"p{n}": stack.enter_context(engine("prefill", *speed)).url for n in range(2)}
@@ -99,7 +88,7 @@ def served(source: Captured, folder: Path, drafts: Drafts) -> Live:
         phases = asyncio.run(serve(process, engines, drafts))
     if phases.keys() != {*POLICIES}:
         pytest.skip("other programs keep this machine too busy to measure anything")
-    return Live(phases, found, folder / "log", drafts)
+    return Live(phases, folder / "log", drafts)
 
 
 async def serve(process: Router, engines: Mapping[str, str], drafts: Drafts) -> dict[str, Phase]:
@@ -174,50 +163,12 @@ def phase_of(span: Span, outcomes: Sequence[demo.Outcome]) -> Phase:
     )
 
 
-def again(source: Captured, live: Live, policy: str) -> Measures:
-    """Simulate a phase: the same requests at the same times, every step as it was."""
-    phase, contender = live.phases[policy], parse_contender(POLICIES[policy])
-    requests, captured = source.traffic(0).requests, source.traces
-    records = np.array(captured.split(KINDS)[1])
-    rng = np.random.default_rng(1)  # as the load generator draws
-    drawn = np.array([int(rng.choice(records)) for _ in phase.arrival])
-    record = np.array([np.flatnonzero(records == number)[0] for number in drawn])
-    # of the simulated prefill engines, hardly one of which ever has a queue
-    ready = phase.arrival + SPEED * (0.005 + 2e-5 * requests.prompt_tokens[record])
-    order = np.argsort(ready, kind="stable")
-    per_step = live.drafts.per_step
-    steps = lengths(requests, record, TOKENS, per_step)
-    workload = Workload(
-        phase.arrival[order], ready[order], record[order], steps, phase.measured[order], per_step
-    )
-    step_time = live.drafts.slowed(STEP_TIME.scaled(phase.slowness))
-    return simulate(
-        Pool((step_time,) * N_ENGINES, Limits(), sampled=True, drafts=live.drafts),
-        requests,
-        workload,
-        phase.window,
-        contender.policy({}),
-        similarity=None if contender.centroids is None else similarities(live.found, requests.prefill),
-        unions=contender.unions,
-    ).measures
-
-
 def same_order(live: Live, simulated: Mapping[str, float]) -> None:
     """Times that differ clearly differ alike."""
     for one in POLICIES:
         for other in POLICIES:
             if simulated[one] < simulated[other] * (1 - CLEAR):
                 assert live.phases[one].tpot < live.phases[other].tpot, f"{one} is faster than {other}"
-
-
-@pytest.mark.long
-@pytest.mark.alone
-def test_the_same_trace_uses_the_same_experts(source, live):
-    found = {policy: again(source, live, policy) for policy in POLICIES}
-    active = {policy: measures.active_per_token for policy, measures in found.items()}
-    assert active == pytest.approx({policy: phase.active for policy, phase in live.phases.items()}, rel=0.03)
-    assert active["MarginalUnion"] < 0.95 * active["JSQ"], "there is something to predict"
-    same_order(live, {policy: measures.tpot_mean for policy, measures in found.items()})
 
 
 def predicted(live: Live, policy: str) -> Mapping[str, float]:
@@ -234,14 +185,12 @@ def predicted(live: Live, policy: str) -> Mapping[str, float]:
         "--drafts": live.drafts.tokens,
         "--accepted": live.drafts.accepted,
         "--seconds": 60,
-        "--jobs": 1,
-        "--policies": POLICIES[policy],
+        "--policy": policy,
         "--json": "-",
     }
     done = CliRunner().invoke(main, ["simulate", *(str(part) for pair in options.items() for part in pair)])
     assert done.exit_code == 0, done.output
-    (setting,) = json.loads(done.stdout)["settings"]
-    return setting["policies"][-1]
+    return json.loads(done.stdout)["policies"][-1]
 
 
 @pytest.mark.long
@@ -250,4 +199,5 @@ def test_the_routers_log_predicts_what_policies_do(live):
     found = {policy: predicted(live, policy) for policy in POLICIES}
     active = {policy: row["active_per_token"] for policy, row in found.items()}
     assert active == pytest.approx({policy: phase.active for policy, phase in live.phases.items()}, rel=0.05)
+    assert active["MarginalUnion"] < 0.95 * active["JSQ"], "there is something to predict"
     same_order(live, {policy: row["tpot_mean"] for policy, row in found.items()})

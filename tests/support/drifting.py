@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -15,14 +15,13 @@ from eldr.contract import SIMILARITY_BINS
 from eldr.fit.pipeline import FitSettings, fit
 from eldr.fit.samples import Samples
 from eldr.sim import traces as captured
-from eldr.simulate.captured import Captured
-from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
 from eldr_operator.drift.counts import Baseline, Counts, Traffic
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
 from eldr_operator.drift.windows import advance
+from tests.support.captured import calibration
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -99,32 +98,21 @@ class World:
 def world(fitted: tuple[str, ...], k: int, seed: int = 1) -> World:
     """Fit a set on half of the records of some kinds."""
     traces = captured.load()
-    calibration = Captured(traces, fitted).traffic(0).calibration
     others = np.array(traces.split()[1])
     members = tuple(others[traces.kind[others] == kind] for kind in range(len(traces.kinds)))
-    return _seen(calibration, k, seed, traces.kinds, members, traces.prefill_counts)
+    return world_of(calibration(traces, fitted), k, seed, traces.kinds, members, traces.prefill_counts)
 
 
-@lru_cache(maxsize=8)
-def large_world(known: int, k: int, seed: int = 1) -> World:
-    """Fit a set of many centroids on 1000 synthetic requests of the first kinds: of captured ones there are too few."""
-    names = tuple(f"kind {kind}" for kind in range(known + 2))
-    shares = (1,) * known + (0,) * 2
-    strengths = replace(WORKLOADS["task"], labels=names, shares=shares)
-    traffic = Synthetic(strengths, QWEN3_30B, n_layers=4, requests=4000).traffic(seed)
-    members = tuple(np.flatnonzero(traffic.requests.label == kind) for kind in range(len(names)))
-    return _seen(traffic.calibration, k, seed, names, members, traffic.requests.prefill.astype(np.uint32))
-
-
-def _seen(
-    calibration: Samples,
+def world_of(
+    samples: Samples,
     k: int,
     seed: int,
     names: tuple[str, ...],
     members: tuple[Ints, ...],
     prefill: Iterable[Counted],
 ) -> World:
-    centroids = fit(calibration, FitSettings(k=k, model="tiny", seed=seed), now=0.0).centroids
+    """Return what a set that is fitted on some requests makes of all."""
+    centroids = fit(samples, FitSettings(k=k, model="tiny", seed=seed), now=0.0).centroids
     scores = np.stack([centroids.similarities(counts) for counts in prefill])
     best = scores.max(axis=1)
     return World(

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eldr.fit.samples import FitError
+from eldr.kubeconfig import ClusterError
 from eldr.siglog import Record, frame, read
-from eldr.simulate.cluster import Cluster
+from eldr.simulate.cluster import read_deployment
 from eldr_demo import objects
 from eldr_demo.load import Outcome
 from eldr_demo.report import Phase
@@ -29,11 +29,9 @@ def keep(kubeconfig: str, folder: Path, shifted: float, known: Sequence[str]) ->
     """
     try:
         with tempfile.TemporaryDirectory() as temporary:
-            found = Cluster(namespace=objects.NAMESPACE, kubeconfig=kubeconfig).find(
-                objects.NAME, Path(temporary)
-            )
-            records = sorted((one for log in found.logs for one in read(log)), key=lambda one: one.time)
-    except FitError as error:
+            read_deployment(objects.NAME, Path(temporary), namespace=objects.NAMESPACE, kubeconfig=kubeconfig)
+            records = sorted(read(Path(temporary)), key=lambda one: one.time)
+    except ClusterError as error:
         return f"signature log: {error.reason}: {error}"
     return write(records, folder, shifted, known)
 

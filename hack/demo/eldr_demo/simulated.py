@@ -10,7 +10,6 @@ import numpy as np
 
 from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.sim import text, traces
-from eldr.simulate.contenders import LEARNED, PRIOR
 from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, Poisson
 from eldr_demo.engines import DRIFT, DemoSettings
@@ -62,7 +61,6 @@ class SimulatedEngines:
         self.known: tuple[str, ...] = (
             *("--engines", str(self.settings.decode)),
             *("--step-time", ",".join(f"{speed * constant:.6g}" for constant in constants)),
-            *("--policies", f"JSQ,ELDR,{LEARNED},{PRIOR}"),
         )
 
     def manifest(self) -> dict[str, Any]:

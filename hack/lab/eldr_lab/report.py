@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eldr.simulate.pairs import half_width
+from eldr_lab.synthetic.pairs import half_width
 
 
 class Interval(NamedTuple):

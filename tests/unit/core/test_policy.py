@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from eldr.core.balancers import JSQ, Domain, PowerOfTwo, Random, RoundRobin
 from eldr.core.band import BandJSQ
+from eldr.core.domains import groups_by_share
 from eldr.core.policies import make_policy
 from eldr.core.policy import Situation
 
@@ -137,3 +138,11 @@ def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
     alone = BandJSQ(tau=tau, min_candidates=minimum).choose(inside, rng())
     if situation.similarity is not None:
         assert choice == (below[alone.worker], alone.candidates)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(sum), st.integers(1, 20))
+def test_groups_divide_the_engines(shares, n):
+    groups = groups_by_share([f"l{at}" for at in range(len(shares))], shares, n)
+    members = sorted(engine for group in groups.values() for engine in group)
+    assert members == list(range(n))
+    assert all(groups.values())

@@ -51,27 +51,6 @@ def test_decode_counts_are_what_the_steps_used(record, tokens):
     np.testing.assert_array_equal(captured.decode_counts(record, tokens), counts)
 
 
-def test_damaged_trace_files_are_refused(tmp_path):
-    path = tmp_path / "x.npz"
-    np.savez(path, prefill_counts=np.zeros(3))
-    with pytest.raises(ValueError, match="misses decode_experts, kind, kinds, prompt_tokens"):
-        traces.load(path)
-    arrays = {
-        "prefill_counts": np.zeros((2, 3, 4)),
-        "prompt_tokens": np.zeros(2),
-        "decode_experts": np.zeros((2, 5, 3, 1), dtype=np.uint8),
-        "kind": np.zeros(2, dtype=np.int64),
-        "kinds": np.array(["a"]),
-    }
-    np.savez(path, **arrays | {"prompt_tokens": np.zeros(3)})
-    with pytest.raises(ValueError, match="the arrays differ in their number of records"):
-        traces.load(path)
-    for wrong in (np.zeros((2, 5, 2, 1)), np.full((2, 5, 3, 1), 4)):
-        np.savez(path, **arrays | {"decode_experts": wrong})
-        with pytest.raises(ValueError, match="decode_experts does not fit 3 layers x 4 experts"):
-            traces.load(path)
-
-
 def test_batch_unions_are_those_of_a_brute_force(captured):
     batch = Batch(captured)
     emitted: list[tuple[str, int]] = []

@@ -1,11 +1,11 @@
+import msgspec
 import numpy as np
 import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.siglog import SignatureLog, pack_counts
 from eldr.sim import traces
-from eldr.simulate.population import draw_steps
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
+from eldr.simulate.population import Population
 from tests.support.records import make_record
 
 
@@ -20,29 +20,27 @@ def step_time():
 
 
 @pytest.fixture(scope="session")
-def small():
-    """Traffic of few, small layers."""
-    source = Synthetic(
-        WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=120, requests=200, sampled=True
+def population():
+    """200 requests of four kinds, each of which prefers experts of its own; three layers of 32 experts, four per token."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 1.2, (4, 3, 32))[np.arange(200) % 4] + rng.normal(0, 0.5, (200, 3, 32))
+    weights = np.exp(logits)
+    logs = -4.0 * weights / weights.sum(axis=2, keepdims=True)
+    tokens = rng.integers(20, 200, 200)
+    return Population(
+        prefill=rng.binomial(tokens[:, None, None], -np.expm1(logs)).astype(np.uint16),
+        prompt_tokens=tokens,
+        logs=logs.reshape(200, -1).astype(np.float32),
+        output_tokens=np.full(200, 60),
+        top_k=4,
     )
-    return source.traffic(0)
-
-
-@pytest.fixture(scope="session")
-def population(small):
-    return small.requests
-
-
-@pytest.fixture(scope="session")
-def drawn(population):
-    return draw_steps(population.logs[:5], (3, 32, 4), 400, np.random.default_rng(1))
 
 
 @pytest.fixture
 def write_log(tmp_path_factory, captured):
     """Write a log of captured records: kind after kind, or mixed."""
 
-    def write(n, *, tokens=100, empty=(), mixed=False, **fields):
+    def write(n, *, tokens=100, empty=(), silent=(), mixed=False, **fields):
         path = tmp_path_factory.mktemp("log")
         writer = SignatureLog(path, max_bytes=1 << 26, max_age=1e12, now=0.0)
         order = np.random.default_rng(0).permutation(len(captured)) if mixed else range(n)
@@ -53,6 +51,8 @@ def write_log(tmp_path_factory, captured):
             made = make_record(
                 captured, at, int(number), tokens=tokens, **{"decode": pack_counts(decode)} | fields
             )
+            if at in silent:
+                made = msgspec.structs.replace(made, decode_exact=False)
             writer.append(made, now=0.0)
         writer.close()
         return path

@@ -2,9 +2,8 @@
 
 import pytest
 
-from eldr import contract
-from eldr.fit.samples import FitError
-from eldr.simulate.cluster import Cluster
+from eldr.kubeconfig import ClusterError
+from eldr.simulate.cluster import read_deployment
 from tests.support.api_server import answering, as_json
 
 RESOURCE = {"metadata": {"name": "demo"}, "spec": {}}
@@ -34,14 +33,6 @@ def answers(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_server_that_answers_something_else_is_told(answers, tmp_path, objects, told):
     answers.update(objects)
-    with pytest.raises(FitError, match=told) as caught:
-        Cluster().find("demo", tmp_path)
+    with pytest.raises(ClusterError, match=told) as caught:
+        read_deployment("demo", tmp_path)
     assert caught.value.reason in {"ClusterUnreachable", "NoToken"}
-
-
-@pytest.mark.parametrize("state", [[1], None, 3])
-def test_a_state_that_is_none_leaves_its_router_out(answers, tmp_path, state):
-    answers.update(demo=RESOURCE, pods={"items": [POD]}, **{"demo-admin": {"data": {"token": "dG9rZW4="}}})
-    answers[contract.PATH_STATE.rpartition("/")[2]] = state
-    with pytest.raises(FitError, match="router r-0 was left out: its state is no object"):
-        Cluster().find("demo", tmp_path)

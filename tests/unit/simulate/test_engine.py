@@ -3,14 +3,16 @@
 import pytest
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import active_experts
+from eldr.simulate.active import ActiveExperts
 from eldr.simulate.engine import Engine, Limits, Member
 
 STEP_TIME = StepTime(fixed=1.0, per_expert=0.0, per_request=0.5, n_experts=32)
 
 
-def engine(population, *, sampled=False, **limits):
-    return Engine(STEP_TIME, Limits(**limits), active_experts(population, sampled=sampled))
+def engine(population, *, steady=True, **limits):
+    batch = ActiveExperts(population.logs, 3)
+    batch.steady = steady
+    return Engine(STEP_TIME, Limits(**limits), batch)
 
 
 def drive(engine, arrivals):
@@ -32,17 +34,17 @@ def drive(engine, arrivals):
     return joined, ended, ran
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-def test_a_lone_request_takes_as_many_steps_as_tokens(population, sampled):
-    joined, ended, ran = drive(engine(population, sampled=sampled), [(2.0, 7)])
+@pytest.mark.parametrize("steady", [False, True])
+def test_a_lone_request_takes_as_many_steps_as_tokens(population, steady):
+    joined, ended, ran = drive(engine(population, steady=steady), [(2.0, 7)])
     assert joined == {0: (2.0, 3.5)}
     assert ended[0] == pytest.approx(2.0 + 7 * 1.5)
     assert sum(steps.steps for steps in ran) == 7
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-def test_who_comes_in_a_step_joins_at_the_next(population, sampled):
-    joined, ended, ran = drive(engine(population, sampled=sampled), [(0.0, 5), (1.6, 2), (2.9, 1)])
+@pytest.mark.parametrize("steady", [False, True])
+def test_who_comes_in_a_step_joins_at_the_next(population, steady):
+    joined, ended, ran = drive(engine(population, steady=steady), [(0.0, 5), (1.6, 2), (2.9, 1)])
     # steps of 1.5 s alone: the second ends at 3.0, where both join; then 2.5 s with three, and 2.0 s with two
     assert joined[1] == joined[2] == (3.0, 5.5)
     assert ended == {2: 5.5, 1: 7.5, 0: 9.0}

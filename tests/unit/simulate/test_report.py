@@ -1,44 +1,77 @@
-"""What stands in a report."""
+"""What a report recommends and says."""
 
 import math
 from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import pytest
 
-from eldr.simulate.contenders import parse_contender
+from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.simulate.comparison import Setting
+from eldr.simulate.drafts import NO_DRAFTS
 from eldr.simulate.measures import Measures
-from eldr.simulate.outcome import Outcome
-from eldr.simulate.report import check_numbers, notes
+from eldr.simulate.policies import Settings, contenders
+from eldr.simulate.report import as_json, as_text, notes
 
-MEASURES = Measures(**{field.name: 1 for field in fields(Measures)})
+CALM = replace(Measures(**{field.name: 1 for field in fields(Measures)}), waited=0.0)
+SETTING = Setting(
+    step_time=QWEN3_30B_MI300X, speeds=(1.0,) * 4, rate=5.0, seconds=9.0, settings=Settings(), drafts=NO_DRAFTS
+)  # fmt: skip
+NAMES = "ELDR", "MarginalUnion"
+
+
+def report(*rows, seeds=4, width=0.001):
+    """Return a report of JSQ with 20 ms and rows of changes of mean and P99, which seeds spread by a width."""
+    outcomes = []
+    for seed in range(seeds):
+        measures = [replace(CALM, tpot_mean=0.02, tpot_p50=0.02, tpot_p99=0.04)]
+        for at, (mean, p99) in enumerate(rows):
+            chance = width * (-1) ** (seed + at)
+            times = {"tpot_mean": 0.02 * (1 + mean + chance), "tpot_p50": 0.02, "tpot_p99": 0.04 * (1 + p99)}
+            measures.append(replace(CALM, **times))
+        outcomes.append(measures)
+    found = as_json(SETTING, contenders(NAMES), outcomes)
+    return found | {"requests": "Requests.", "notes": ["one caveat"]}
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("ttft_p99", math.inf), ("tpot_p99", math.nan), ("tpot_mean", 0.0)]
+    ("rows", "width", "recommended"),
+    [
+        ([(-0.2, -0.1), (-0.1, 0.0), (-0.15, -0.1)], 0.001, "ELDR"),
+        ([(-0.10, 0.1), (-0.08, -0.05), (-0.099, -0.04)], 0.001, "MarginalUnion, no centroids"),
+        ([(-0.0005, -0.1), (0.1, -0.1), (0.0, 0.0)], 0.0, None),
+        ([(-0.01, -0.1), (0.1, -0.1), (0.0, 0.0)], 0.02, None),
+    ],
 )
-def test_figures_that_are_no_numbers_are_refused(name, value):
-    fine = Outcome(0, 0, 0, 5.0, replace(MEASURES, waited=0.0))
-    check_numbers([fine])
-    with pytest.raises(
-        ValueError, match=f"{name} came out as .* --step-time, or the rate,.* correct the one"
-    ):
-        check_numbers([fine, fine._replace(measures=replace(MEASURES, **{name: value}))])
+def test_the_least_mean_and_tail_of_those_that_shorten_the_mean_is_recommended(rows, width, recommended):
+    assert report(*rows, width=width)["recommended"] == recommended
 
 
-def test_readers_are_told_of_few_requests_and_of_full_engines():
-    study = SimpleNamespace(
-        settings=[SimpleNamespace(engines=4)],
-        contenders=[parse_contender("JSQ"), parse_contender("ELDR")],
-        seeds=range(5),
+def test_the_first_line_says_what_to_set():
+    said = list(as_text(report((-0.2, -0.1), (0.0, 0.0), (0.0, 0.0))))
+    assert said[0] == "Set spec.router.policy: ELDR."
+    assert said[-1] == "Note: one caveat."
+    (row,) = (line.split() for line in said if line.startswith("ELDR"))
+    assert row[1:3] == ["-20.0", "±0.2"]
+    assert any(line.startswith("MarginalUnion, no centroids") for line in said)
+    nothing = next(as_text(report((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))))
+    assert nothing.startswith("Leave spec.router.policy as it is: no policy shortens")
+
+
+def test_intervals_are_students():
+    found = report((-0.2, 0.0), (0.0, 0.0), (0.0, 0.0), seeds=3, width=0.05)
+    assert found["policies"][1]["change"]["tpot_mean"][1] == pytest.approx(
+        4.302653 * 0.057735 / math.sqrt(3), rel=1e-4
     )
-    calm = replace(MEASURES, batch=10.0, waited=0.0)
-    outcomes = [Outcome(0, 0, 0, 5.0, calm), Outcome(0, 1, 0, 5.0, calm)]
-    assert notes(100, outcomes, study) == []
-    (few,) = notes(30, outcomes, study)
+    alone = report((-0.2, -0.1), (0.0, 0.0), (0.0, 0.0), seeds=1)
+    assert alone["policies"][1]["change"]["tpot_p99"] == (pytest.approx(-0.1), None)
+
+
+def test_readers_hear_of_few_requests_and_of_full_engines():
+    rows, calm = contenders(["ELDR"]), replace(CALM, batch=10.0)
+    figures = as_json(SETTING, rows, [[calm, calm]] * 2)
+    assert list(notes(figures, 100)) == []
+    (few,) = notes(figures, 30)
     assert few.startswith("engines hold 40 requests together, and there are 30 different ones")
-    outcomes[1] = outcomes[1]._replace(measures=replace(calm, waited=0.4))
-    (full,) = notes(100, outcomes, study)
-    assert full.startswith(
-        "with ELDR 40% of the requests came to an engine without room (4 engines, 5 requests/s)"
-    )
+    (full,) = notes(as_json(SETTING, rows, [[calm, replace(calm, waited=0.4)]] * 2), 100)
+    assert full.startswith("with ELDR 40% of the requests came to an engine without room")
+    assert list(notes(as_json(SETTING, rows, [[calm, calm]]), 100)) == ["one seed gives no intervals"]

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from eldr.simulate.synthetic import WORKLOADS as PREFERENCES
-from eldr.simulate.synthetic import Geometry, Strengths, normalised
+from eldr_lab.synthetic.activations import WORKLOADS as PREFERENCES
+from eldr_lab.synthetic.activations import Geometry, Strengths, normalised
 
 GEOMETRIES = {
     "qwen3-30b": Geometry(128, 8),

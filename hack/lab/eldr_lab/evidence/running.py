@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
-from eldr.simulate.run import Run
 from eldr.simulate.step_times import STEP_TIMES
-from eldr.simulate.synthetic import Synthetic
 from eldr_bench.proof import require
 from eldr_lab.evidence.cells import (
     BALANCERS,
@@ -32,6 +29,9 @@ from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.setting import Drift, Prefill, Setting
 from eldr_lab.pool.study import meet, prepare, run_whole
 from eldr_lab.report import Interval, interval
+from eldr_lab.synthetic.activations import Synthetic
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.run import Run
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""

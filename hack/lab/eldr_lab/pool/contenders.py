@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from eldr import contract
 from eldr.core.policies import DEFAULT_PRIOR
 from eldr.core.policy import Policy
-from eldr.simulate import contenders
+from eldr_lab.synthetic import contenders
 
 BLIND = f"{contract.POLICY_MARGINAL}:blind"
 """MarginalUnion that takes every request for the mean one: it knows how fast engines are, and nothing of experts."""
@@ -23,7 +23,7 @@ class Contender:
     ----------
     text : str
         As it is shown.
-    base : eldr.simulate.contenders.Contender
+    base : eldr_lab.synthetic.contenders.Contender
         What a router runs.
     refit : float or None
         Seconds between refits of its centroids, which look back twice as far; None: it keeps the first ones.

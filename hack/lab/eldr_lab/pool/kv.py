@@ -21,10 +21,11 @@ import numpy.typing as npt
 
 from eldr.core.policy import Choice, Policy, Situation
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import Active, ActiveExperts
+from eldr.simulate.active import ActiveExperts
 from eldr.simulate.population import Ints
-from eldr.simulate.routing import Knowledge, Placement, Router
+from eldr.simulate.routing import Placement
 from eldr.simulate.workload import Times
+from eldr_lab.synthetic.routers import Knowledge, Router
 from eldr_router.engines.contexts import Answers, Cache, Contexts
 from eldr_router.http.errors import RouterError
 
@@ -103,7 +104,7 @@ class KvEngine:
         self._running: list[Request] = []  # who came last stands last
         self._step = self._planned = 0
         self._begin = self._seconds = 0.0
-        self._active = Active(0.0, 0.0)
+        self._active = 0.0
         self.held = self.preemptions = self.generated = self.finished = 0
 
     def add(self, request: Request, now: float) -> float | None:
@@ -172,7 +173,7 @@ class KvEngine:
         batch = len(self._running)
         self._begin = now
         self._active = self._experts.count(self._step)
-        self._seconds = self._step_time.seconds(batch, self._active.fullest, self.held) + extra
+        self._seconds = self._step_time.seconds(batch, self._active, self.held) + extra
         left = min(request.tokens - request.generated for request in self._running)
         fitting = max(1, (self.capacity - self.held) // batch)
         self._planned = 1 if extra else min(left, fitting, _STEPS)
@@ -268,9 +269,9 @@ class KvRouter(Router):
         self.expected[placement.worker] += context.size
         return placement, context.size
 
-    def over(self, placement: Placement, size: int) -> None:
+    def over(self, placement: Placement, size: int, now: float) -> None:
         """Count a request no longer."""
-        self.ended(placement)
+        self.ended(placement, now)
         self.expected[placement.worker] -= size
 
     def observe(self, engine: int, cache: Cache, answers: Answers) -> None:
@@ -278,11 +279,8 @@ class KvRouter(Router):
         self._caches[engine] = cache = cache._replace(expected=self.expected[engine])
         self.contexts.observe(f"d{engine}", answers, cache)
 
-    def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
-        slots, workers, step_times = super()._pool(now)
-        if len(self._room) < len(slots):
-            return self._room, [workers[at] for at in self._room], [step_times[at] for at in self._room]
-        return slots, workers, step_times
+    def _slots(self, now: float) -> Sequence[int]:  # noqa: ARG002
+        return self._room
 
 
 class Found(NamedTuple):
@@ -386,7 +384,7 @@ class _Simulation:
         ended, joined = engine.advance(now)
         for one in ended:
             self._last[one.number] = now
-            self._router.over(*self._placements.pop(one.number))
+            self._router.over(*self._placements.pop(one.number), now)
             self._left -= bool(self._workload.measured[one.number])
         for one in joined:
             self._first[one.number] = engine.first_end

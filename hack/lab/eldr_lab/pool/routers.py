@@ -13,11 +13,11 @@ from eldr.core.clustering import from_centers
 from eldr.core.policy import Policy
 from eldr.core.profiles import Learned, Profiles
 from eldr.core.signature import Floats, signatures
-from eldr.core.step_time import StepTime
 from eldr.core.tolls import Tolls
-from eldr.simulate import routing
-from eldr.simulate.population import Population
-from eldr.simulate.routing import Knowledge
+from eldr.simulate.routing import Placement
+from eldr_lab.synthetic import routers as routing
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.routers import Knowledge
 
 _ITERATIONS = 50
 
@@ -110,7 +110,7 @@ class Router(routing.Router):
         """How often it has refitted its centroids."""
         return 0 if self._rolling is None else self._rolling.fits
 
-    def place(self, record: int, now: float) -> routing.Placement:
+    def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
         if now >= self._restarts:
             self._restarts = math.inf
@@ -142,20 +142,17 @@ class Router(routing.Router):
             for other in others:
                 self._profiles.merge(other.name, other.learned())
 
-    def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:
-        slots, workers, step_times = super()._pool(now)
+    def _slots(self, now: float) -> Sequence[int]:
         missing = {slot for slot, comes in self._joins if comes > now}
-        if missing:
-            slots = [slot for slot in slots if slot not in missing]
-            workers, step_times = [workers[slot] for slot in slots], [step_times[slot] for slot in slots]
-        return slots, workers, step_times
+        slots = super()._slots(now)
+        return [slot for slot in slots if slot not in missing] if missing else slots
 
-    def _loads(self) -> list[int]:
+    def _loads(self) -> Sequence[int]:
         if not self._heard:
             return self._own
         return [own + told for own, told in zip(self._own, self._told, strict=True)]
 
-    def _similarity(self, record: int, now: float) -> list[float] | None:
+    def _similarity(self, record: int, now: float) -> Sequence[float] | None:
         if self._rolling is not None:
             return self._rolling.similarity(record, now)
         return super()._similarity(record, now)

@@ -8,19 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eldr.simulate import setting
-from eldr.simulate.population import Ints, Population
-from eldr.simulate.workload import (
-    Times,
-    Window,
-    Workload,
-    arranged,
-    draw_labels,
-    draw_records,
-    last_arrival,
-    lengths,
-    poisson,
-)
+from eldr.simulate.population import Ints
+from eldr.simulate.workload import Times, Window, Workload, last_arrival, poisson
+from eldr_lab.synthetic import setting
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.workload import arranged, draw_labels, draw_records, lengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ import numpy as np
 
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
-from eldr.simulate import centroids, study
-from eldr.simulate.active import active_experts
-from eldr.simulate.contenders import BALANCED
 from eldr.simulate.engine import Engine
-from eldr.simulate.population import Population, Source
-from eldr.simulate.routing import Knowledge
-from eldr.simulate.run import Exchange, Run, serve
-from eldr.simulate.study import Fitted, Load, fitted
 from eldr_bench.proof import require
 from eldr_lab.pool.contenders import Contender
 from eldr_lab.pool.routers import Rolling, Router, exchange
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.witness import Witness, prove
+from eldr_lab.synthetic import centroids, study
+from eldr_lab.synthetic.active import active_experts
+from eldr_lab.synthetic.contenders import BALANCED
+from eldr_lab.synthetic.population import Population, Source
+from eldr_lab.synthetic.routers import Exchange, Knowledge
+from eldr_lab.synthetic.run import Run, serve
+from eldr_lab.synthetic.study import Fitted, Load, fitted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

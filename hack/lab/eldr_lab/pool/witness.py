@@ -14,10 +14,10 @@ from eldr.core.band import BandJSQ
 from eldr.core.marginal import MarginalUnion
 from eldr.core.policy import Choice, Policy, Situation, within
 from eldr.core.step_time import StepTime
-from eldr.simulate.run import Run
 from eldr.simulate.workload import Workload
 from eldr_bench.proof import require
 from eldr_lab.pool.contenders import Contender
+from eldr_lab.synthetic.run import Run
 
 FEWEST, BAND, UNION, PRIOR = "fewest in flight", "band", "union", "union and prior"
 _RULES = {"JSQ": FEWEST, contract.POLICY_ELDR: BAND}

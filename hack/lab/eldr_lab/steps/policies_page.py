@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from eldr.simulate.contenders import LEARNED, PRIOR
-from eldr.simulate.pairs import change
 from eldr_bench.machine import ROOT
 from eldr_lab.report import filled, table
 from eldr_lab.steps.machine import LONGEST, MEASURES, SHORTEST, TIMES, WIDTH
+from eldr_lab.synthetic.contenders import LEARNED, PRIOR
+from eldr_lab.synthetic.pairs import change
 
 Json = dict[str, Any]
 PAGE = ROOT / "docs" / "benchmarks" / "policies.md"

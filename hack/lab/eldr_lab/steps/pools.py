@@ -10,12 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
-from eldr.simulate.centroids import fitted, similarities
 from eldr.simulate.engine import Limits
-from eldr.simulate.population import Population
-from eldr.simulate.routing import Knowledge, Router
-from eldr.simulate.run import Pool, simulate
-from eldr.simulate.workload import Window, Workload, make_workload
+from eldr.simulate.workload import Window, Workload
 from eldr_bench.proof import Unproven, require
 from eldr_demo.compare import STATISTICS
 from eldr_lab.pool.contenders import Contender, parse_contender
@@ -25,6 +21,11 @@ from eldr_lab.steps.machine import MAX_NUM_SEQS, N_EXPERTS, TOP_K
 from eldr_lab.steps.start import Start
 from eldr_lab.steps.traffic import Traffic
 from eldr_lab.steps.world import Ran, Request, Served, World, run_side_by_side
+from eldr_lab.synthetic.centroids import fitted, similarities
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.routers import Knowledge, Router
+from eldr_lab.synthetic.run import Pool, simulate
+from eldr_lab.synthetic.workload import make_workload
 
 Json = dict[str, Any]
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from eldr.core.placement_sim import inclusion_probabilities
 from eldr.fit.samples import Samples
-from eldr.simulate.population import Population
 from eldr_lab.steps.engines import Engine, Recorded
 from eldr_lab.steps.machine import BLOCK, LONGEST, N_EXPERTS, SHORTEST, TOP_K
+from eldr_lab.synthetic.population import Population
 from eldr_tiny_moe import corpus
 
 PROMPT = 2 * BLOCK + 1

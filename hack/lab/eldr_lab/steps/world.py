@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol
 
 from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import Window, learn
-from eldr.simulate.routing import Placement, Router
+from eldr.simulate.routing import Placement
 from eldr_lab.steps.law import mean_window
 from eldr_lab.steps.machine import Step
+from eldr_lab.synthetic.routers import Router
 
 _LEARN_EVERY = 2.0
 """Seconds of a world's clock; the router asks its engines every ten, but here a trace is over in a minute."""
@@ -211,7 +212,7 @@ class World:
             slot.running -= 1
             self.served[int(name)].last = now
             self._open.discard(int(name))
-            self._router.ended(self._placements.pop(int(name)))
+            self._router.ended(self._placements.pop(int(name)), now)
         return len(result.ended)
 
     def learn(self) -> StepTime | None:

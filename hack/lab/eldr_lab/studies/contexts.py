@@ -21,14 +21,15 @@ import numpy.typing as npt
 from eldr.contract import POLICY_MARGINAL
 from eldr.core.policies import make_policy
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
-from eldr.simulate.active import active_experts
-from eldr.simulate.population import Population
-from eldr.simulate.routing import Knowledge
-from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
-from eldr.simulate.workload import Times, draw_labels, draw_records, poisson
+from eldr.simulate.workload import Times, poisson
 from eldr_bench.machine import ROOT
 from eldr_lab.pool.kv import Found, KvEngine, KvRouter, Seeing, Workload, serve
 from eldr_lab.report import Interval, changes, filled, interval, table
+from eldr_lab.synthetic.activations import QWEN3_30B, WORKLOADS, Synthetic
+from eldr_lab.synthetic.active import active_experts
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.routers import Knowledge
+from eldr_lab.synthetic.workload import draw_labels, draw_records
 from eldr_router.engines.contexts import Cache
 
 PAGE = ROOT / "docs" / "benchmarks" / "contexts.md"

@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eldr.simulate.contenders import parse_contender
 from eldr.simulate.drafts import Drafts
 from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
-from eldr.simulate.setting import Setting
 from eldr.simulate.step_times import STEP_TIMES as LAWS
-from eldr.simulate.study import meet, prepare, run_one
-from eldr.simulate.synthetic import Synthetic
 from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_lab.evidence.cells import GEOMETRIES, JSQ, PRIOR, strengths
 from eldr_lab.evidence.running import MOST
 from eldr_lab.report import filled, interval, table
+from eldr_lab.synthetic.activations import Synthetic
+from eldr_lab.synthetic.contenders import parse_contender
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.setting import Setting
+from eldr_lab.synthetic.study import meet, prepare, run_one
 
 PAGE = ROOT / "docs" / "benchmarks" / "drafts.md"
 MODELS = "qwen3-30b", "gpt-oss-120b", "gemma-4-26b"

@@ -11,8 +11,9 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from eldr.sim import traces
 from eldr_bench.machine import ROOT
 from eldr_bench.proof import require
 from eldr_lab.report import filled, table
+from eldr_lab.synthetic.activations import QWEN3_30B, WORKLOADS, Synthetic
 from eldr_operator.drift.evidence import Z
 from eldr_operator.drift.spec import DriftSpec
 from tests.support.drifting import (
@@ -39,10 +41,10 @@ from tests.support.drifting import (
     blend,
     even,
     kinds,
-    large_world,
     stream,
     watch,
     world,
+    world_of,
 )
 from tests.support.random_pool import POOLS, Pool
 
@@ -72,6 +74,17 @@ STREAMS = 12
 """Of each change, rate and crowd."""
 WARM = 14
 """Windows before a change."""
+
+
+@lru_cache(maxsize=8)
+def large_world(known: int, k: int, seed: int = 1) -> World:
+    """Fit a set of many centroids on 1000 synthetic requests of the first kinds: of captured ones there are too few."""
+    names = tuple(f"kind {kind}" for kind in range(known + 2))
+    shares = (1,) * known + (0,) * 2
+    strengths = replace(WORKLOADS["task"], labels=names, shares=shares)
+    traffic = Synthetic(strengths, QWEN3_30B, n_layers=4, requests=4000).traffic(seed)
+    members = tuple(np.flatnonzero(traffic.requests.label == kind) for kind in range(len(names)))
+    return world_of(traffic.calibration, k, seed, names, members, traffic.requests.prefill.astype(np.uint32))
 
 
 def setting(index: int, many: int = 0) -> tuple[World, Mix, Mix, int]:

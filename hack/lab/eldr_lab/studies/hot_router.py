@@ -27,13 +27,13 @@ import httpx
 import numpy as np
 
 from eldr.clients import UNBOUNDED
-from eldr.simulate.pairs import half_width
 from eldr_bench.candidates import get, wait
 from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
 from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
 from eldr_lab.report import filled, table
+from eldr_lab.synthetic.pairs import half_width
 
 ENGINES, LIMIT, HOT = 4, 12, 0.6
 TOKENS, SPEED, RATE = 40, 4.0, 15.0

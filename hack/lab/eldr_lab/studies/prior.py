@@ -15,10 +15,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from eldr.simulate.contenders import LEARNED
-from eldr.simulate.run import Run
-from eldr.simulate.study import Load
-from eldr.simulate.synthetic import Synthetic
 from eldr_bench.machine import ROOT
 from eldr_lab.evidence.cells import (
     DRIFT_AT,
@@ -43,6 +39,10 @@ from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.study import Prepared, meet, prepare, run_whole
 from eldr_lab.report import Interval, filled, interval, table
+from eldr_lab.synthetic.activations import Synthetic
+from eldr_lab.synthetic.contenders import LEARNED
+from eldr_lab.synthetic.run import Run
+from eldr_lab.synthetic.study import Load
 
 PAGE = ROOT / "docs" / "benchmarks" / "prior.md"
 FIGURES = PAGE.with_suffix(".json")

@@ -20,7 +20,6 @@ import httpx
 import numpy as np
 
 from eldr.clients import UNBOUNDED
-from eldr.simulate.pairs import half_width
 from eldr_bench.candidates import get, wait
 from eldr_bench.machine import ROOT, load_before, revision
 from eldr_bench.page import measured
@@ -28,6 +27,7 @@ from eldr_bench.proof import require
 from eldr_kube.ports import free_ports
 from eldr_lab.report import filled, table
 from eldr_lab.studies.hot_router import arrivals, problem, program
+from eldr_lab.synthetic.pairs import half_width
 
 THRESHOLDS = (0, 64, 256, 1024, 4096)
 DECODE, TOKENS, SPEED, RATE = 2, 48, 2.0, 10.0

@@ -2,7 +2,7 @@ import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.sim import traces
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
+from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ import pytest
 
 from eldr.core.balancers import JSQ
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import active_experts
-from eldr.simulate.routing import Knowledge
 from eldr_lab.pool.kv import KvEngine, KvRouter, Request, Seeing, Workload, serve
+from eldr_lab.synthetic.active import active_experts
+from eldr_lab.synthetic.routers import Knowledge
 from eldr_router.engines.contexts import Cache
 
 LAW = StepTime(0.01, 0.0, 0.0, 32, 1e-6)

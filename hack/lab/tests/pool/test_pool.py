@@ -7,15 +7,16 @@ import pytest
 
 from eldr.core.policy import Choice
 from eldr.core.step_time import QWEN3_30B_MI300X
-from eldr.simulate import run, study, workload
-from eldr.simulate.contenders import parse_contender as plain_contender
+from eldr.simulate import run
 from eldr.simulate.engine import Limits
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
 from eldr_bench.proof import Unproven
 from eldr_lab.evidence.cells import LATER
 from eldr_lab.pool.contenders import BLIND, parse_contender
 from eldr_lab.pool.setting import Drift, Prefill, Setting
 from eldr_lab.pool.study import meet, prepare, run_whole
+from eldr_lab.synthetic import study, workload
+from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
+from eldr_lab.synthetic.contenders import parse_contender as plain_contender
 
 POOL = Setting(
     engines=4, rate=40.0, batch=None, step_time=QWEN3_30B_MI300X.for_experts(32), speeds=(1.0,), limits=Limits(), warmup=15.0,
@@ -82,13 +83,14 @@ def test_knowledge_that_is_missing_or_never_matters_is_unproven(prepared, monkey
 
 
 def test_measured_requests_that_do_not_end_are_unproven(prepared, monkeypatch):
-    whole = run._Simulation.run
+    whole = run.serve
 
-    def cut(self):
-        self._left -= 3
-        return whole(self)
+    def cut(engines, router, workload, tally):
+        fewer = workload.measured.copy()
+        fewer[np.flatnonzero(fewer)[-3:]] = False
+        return whole(engines, router, replace(workload, measured=fewer), tally)
 
-    monkeypatch.setattr(run._Simulation, "run", cut)
+    monkeypatch.setattr(run, "serve", cut)
     with pytest.raises(Unproven, match="measured requests were not answered"):
         ran(prepared, "JSQ")
 

@@ -7,11 +7,11 @@ import pytest
 
 from eldr.core.balancers import JSQ
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
-from eldr.simulate.population import Population
-from eldr.simulate.routing import Knowledge, Router
 from eldr_lab.steps.machine import Step
 from eldr_lab.steps.start import Pace
 from eldr_lab.steps.world import Request, World, run_side_by_side
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.routers import Knowledge, Router
 
 LAW = StepTime(2e-3, 0.5e-3, 0.3e-3, 64)
 TOKENS = 10

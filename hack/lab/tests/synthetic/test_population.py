@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from eldr.simulate.captured import Captured
-from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
+from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
+from eldr_lab.synthetic.captured import Captured
 
 
 def test_every_layer_uses_top_k_experts(population):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
-from eldr.simulate import centroids
-from eldr.simulate.contenders import BALANCED, Contender
-from eldr.simulate.measures import Measures
-from eldr.simulate.outcome import Outcome
-from eldr.simulate.population import Population, Source, Traffic
-from eldr.simulate.run import Pool, simulate
-from eldr.simulate.setting import Setting
-from eldr.simulate.workload import Window, Workload, make_workload
+from eldr.simulate.workload import Window, Workload
+from eldr_lab.synthetic import centroids
+from eldr_lab.synthetic.contenders import BALANCED, Contender
+from eldr_lab.synthetic.measures import Measures
+from eldr_lab.synthetic.population import Population, Source, Traffic
+from eldr_lab.synthetic.run import Pool, simulate
+from eldr_lab.synthetic.setting import Setting
+from eldr_lab.synthetic.workload import make_workload
 
 Fitted = tuple[int, str]
 """Number of engines and kind of centroids."""
@@ -37,13 +35,6 @@ class Prepared:
     seed: int
     population: Population
     similarity: dict[Fitted, Floats]
-
-
-class Progress(Protocol):
-    """Callback for every run that is over."""
-
-    def __call__(self, done: int) -> None:
-        """Receive the number of finished runs."""
 
 
 def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
@@ -116,73 +107,3 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
         learns=contender.learns,
         seed=prepared.seed,
     ).measures
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What to run: every contender in every setting under every seed."""
-
-    source: Source
-    settings: Sequence[Setting]
-    contenders: Sequence[Contender]
-    seeds: Sequence[int]
-
-    @property
-    def runs(self) -> int:
-        """How many runs that makes."""
-        return len(self.settings) * len(self.contenders) * len(self.seeds)
-
-    def prepare(self, seed: int) -> Prepared:
-        """Make one seed's requests and centroids."""
-        return prepare(self.source, seed, [setting.engines for setting in self.settings], self.contenders)
-
-
-def run_study(
-    study: Study,
-    *,
-    executor: Executor | None = None,
-    progress: Progress = lambda done: None,  # noqa: ARG005
-) -> list[Outcome]:
-    """Run everything.
-
-    Parameters
-    ----------
-    executor : Executor, optional
-        Runs beside each other; the outcomes are the same.
-
-    Returns
-    -------
-    list of Outcome
-        By setting, contender and seed.
-    """
-    outcomes: list[Outcome] = []
-    for outcome in _alone(study) if executor is None else _beside(study, executor):
-        outcomes.append(outcome)
-        progress(len(outcomes))
-    return sorted(outcomes, key=lambda outcome: outcome[:3])
-
-
-def _jobs(study: Study) -> list[tuple[int, int]]:
-    return [(at, which) for at in range(len(study.settings)) for which in range(len(study.contenders))]
-
-
-def _alone(study: Study) -> Iterator[Outcome]:
-    for seed in study.seeds:
-        prepared = study.prepare(seed)
-        loads = [meet(prepared, setting) for setting in study.settings]
-        for at, which in _jobs(study):
-            done = run_one(prepared, study.settings[at], study.contenders[which], loads[at])
-            yield Outcome(at, which, seed, loads[at].rate, done)
-
-
-def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
-    waiting = [(seed, executor.submit(study.prepare, seed)) for seed in study.seeds]
-    running: dict[Future[Measures], tuple[int, int, int, float]] = {}
-    for seed, future in waiting:
-        prepared = future.result()
-        loads = [meet(prepared, setting) for setting in study.settings]
-        for at, which in _jobs(study):
-            job = executor.submit(run_one, prepared, study.settings[at], study.contenders[which], loads[at])
-            running[job] = at, which, seed, loads[at].rate
-    for ended in as_completed(running):
-        yield Outcome(*running[ended], ended.result())

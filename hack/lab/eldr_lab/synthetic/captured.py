@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from eldr.core.placement_sim import inclusion_probabilities
-from eldr.fit.samples import Samples
 from eldr.sim.traces import Traces
-from eldr.simulate.population import Population, Traffic
-
-_FITTED_TOKENS = 95
+from eldr_lab.synthetic.population import Population, Traffic
+from tests.support.captured import calibration
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +29,7 @@ class Captured:
         """Return the records; the seed does not change them."""
         del seed
         traces = self.traces
-        fitting = np.array(traces.split(self.kinds)[0])
         records = np.array(traces.split(self.kinds)[1])
-        calibration = Samples(
-            prefill=traces.prefill_counts[fitting].astype(np.uint32),
-            decode=np.stack([traces.decode_counts(record, _FITTED_TOKENS) for record in fitting.tolist()]),
-            decode_tokens=np.full(len(fitting), _FITTED_TOKENS),
-            in_flight=np.full(len(fitting), 16),
-            top_k=traces.top_k,
-            skipped={},
-        )
         n, n_steps = len(records), traces.decode_experts.shape[1]
         first = np.arange(traces.n_layers) * traces.n_experts
         cells = traces.decode_experts[records].astype(np.uint16) + first[:, None].astype(np.uint16)
@@ -59,4 +48,4 @@ class Captured:
             output_tokens=None,
             top_k=traces.top_k,
         )
-        return Traffic(calibration, requests)
+        return Traffic(calibration(traces, self.kinds), requests)

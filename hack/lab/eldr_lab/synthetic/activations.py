@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from eldr.core.signature import Floats
 from eldr.fit.samples import Samples
-from eldr.simulate.population import Ints, Population, Traffic, draw_steps
+from eldr.simulate.population import Ints
+from eldr_lab.synthetic.population import Population, Traffic, draw_steps
 
 _DRAWN_STEPS = 24  # of each request, then repeated: batches mix their phases
 _CALIBRATED_TOKENS = 511

@@ -9,9 +9,11 @@ import numpy as np
 from eldr.core.step_time import StepTime
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Limits
-from eldr.simulate.load import OperatingPoint, at_batch, at_rate
-from eldr.simulate.population import Ints, Population
-from eldr.simulate.workload import Window, lengths
+from eldr.simulate.population import Ints
+from eldr.simulate.workload import Window
+from eldr_lab.synthetic.load import OperatingPoint, at_batch, at_rate
+from eldr_lab.synthetic.population import Population
+from eldr_lab.synthetic.workload import lengths
 
 DRAWS = 8
 """Batches that the experts of an even load are a mean of."""
@@ -24,7 +26,7 @@ class Setting:
     Attributes
     ----------
     rate, batch : float or None
-        Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
+        Requests per second, or the mean batch of an engine that the rate should lead to.
     speeds : tuple of float
         Factors of the step-time model, of engine after engine, repeated.
     warmup : float or None
@@ -69,10 +71,8 @@ class Setting:
         rate = self.rate
         if rate is None and self.batch is not None:
             return at_batch(self.step_times, used, tokens, self.batch)
-        if rate is None and population.arrivals is not None:
-            rate = population.arrivals.rate
         if rate is None:
-            raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
+            raise ValueError("rate: expected one or a batch")
         return at_rate(self.step_times, used, tokens, rate, most=self.limits.max_num_seqs)
 
     def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:

@@ -1,0 +1,1 @@
+"""Synthetic and captured requests, and pools of one router and equal engines that serve them."""
