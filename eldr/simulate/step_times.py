@@ -29,7 +29,7 @@ STEP_TIMES = {
     "gemma-4-26b-mi300x": GEMMA_4_26B_MI300X,
     "qwen3-30b-h200": QWEN3_30B_H200,
 }
-"""By name; ``make -C hack/lab evidence`` fits those of published times anew and reports their errors."""
+"""By name. Those of MI300X are fitted to published times, see docs/benchmarks/studies.md."""
 
 
 def parse_step_time(text: str, n_experts: int) -> StepTime:

@@ -20,10 +20,9 @@ _KEPT = 0.9
 _USUAL_TOKEN, _LONGEST_TOKEN = 4, 20
 """Bytes of a body for each token of its prompt: before any engine has reported, and beyond which it is no text."""
 _RESERVE = 0.05
-"""Share of a KV cache that long requests leave free, because answers grow and short requests come.
-
-A request that is no longer than that waits at an engine until another ends: with 429, it would come back later, for another prefill.
-"""
+"""Share of a KV cache that long requests leave free, because answers grow and short requests come."""
+_PART = 0.25
+"""A request of that share, and of this part of what is free, waits at an engine: with 429, it would come back for another prefill."""
 _SIZES = 32
 """Requests over which sizes are averaged."""
 
@@ -159,17 +158,22 @@ class Contexts:
         for engine in self._answers.keys() - set(engines):
             del self._answers[engine]
 
-    def free(self, cache: Cache, held: int) -> float:
-        """Return the free tokens of an engine.
+    def longest(self, cache: Cache, held: int) -> float:
+        """Return the tokens that a request may hold to fit, or -1 if full.
 
         Parameters
         ----------
+        cache : Cache
         held : int
-            Tokens that its requests are expected to hold in the end.
+            Tokens that an engine's requests are expected to hold in the end.
         """
-        if cache.used is None:
-            return cache.tokens - held
-        return cache.tokens * (1.0 - cache.used) - self.share * (held - cache.expected)
+        share = 1.0 if cache.used is None else self.share
+        expected = 0 if cache.used is None else cache.expected
+        free = cache.tokens * (1.0 - (cache.used or 0.0)) - share * (held - expected)
+        if free < 0.0:
+            return -1.0
+        reserve = _RESERVE * cache.tokens
+        return max(free - reserve, reserve + _PART * free) / (share or 1.0)
 
     def room(
         self,
@@ -180,8 +184,8 @@ class Contexts:
     ) -> list[int]:
         """Return the positions of the engines that have room for a request.
 
-        An engine without requests has room, as has one whose cache is not known. A short request, or a prompt of unknown length,
-        needs a cache that is not full.
+        An engine without requests has room, as has one whose cache is not known. A prompt of unknown length needs a cache that is
+        not full.
 
         Parameters
         ----------
@@ -204,12 +208,9 @@ class Contexts:
             if cache is None:
                 room.append(at)
             elif prompt < cache.largest:
-                free, reserve = self.free(cache, tokens), _RESERVE * cache.tokens
-                # what is free in tokens that are expected, of which running requests hold a share
-                longest = (free - reserve) / (1.0 if cache.used is None else self.share or 1.0)
+                longest = self.longest(cache, tokens)
                 most = max(most, longest)
-                is_short = not prompt or size <= reserve
-                if (free >= 0.0 if is_short else size <= longest) or not tokens:
+                if (size if prompt else 0) <= longest or not tokens:
                     room.append(at)
         if room:
             return room

@@ -162,17 +162,18 @@ def test_before_a_prefill_only_full_caches_refuse():
 
 def test_a_short_request_waits_at_an_engine_until_another_ends():
     contexts = Contexts()
-    assert room(contexts, 500, 9999, 10_000, 10_001) == [0, 1], "as vLLM lets it in soon"
-    with pytest.raises(RouterError, match="about 501 tokens"):
-        room(contexts, 501, 9500)
+    assert room(contexts, 500, 9999, 10_000, 10_001) == [0, 1], "vLLM lets it in soon"
+    assert room(contexts, 600, 9600, 9601) == [0], "5 % of the cache, and a quarter of what is free"
+    with pytest.raises(RouterError, match="about 501 tokens .* room for more than 500;"):
+        room(contexts, 501, 10_000)
 
 
 def test_what_was_placed_and_what_ended_since_the_report_corrects_what_is_free():
     contexts = Contexts()
     half = Cache(10_000, 10_000, used=0.5, expected=6000)
-    assert contexts.free(half, 6000) == 5000
-    assert contexts.free(half, 7000) == 4000, "placed since"
-    assert contexts.free(half, 2000) == 9000, "ended since"
+    assert contexts.longest(half, 6000) == 4500
+    assert contexts.longest(half, 7000) == 3500, "placed since"
+    assert contexts.longest(half, 2000) == 8500, "ended since"
     assert room(contexts, 3500, 7000, cache=half) == [0]
     with pytest.raises(RouterError, match="more than 3500"):
         room(contexts, 3501, 7000, cache=half)
