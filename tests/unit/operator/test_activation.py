@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator.locality import activation
-from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
-from tests.unit.operator.builders import NOW, POD, ago, make_cr, make_fit, make_set, router
+from tests.unit.operator.builders import NOW, ago, make_cr, make_fit, make_set, router
 
 A, B = make_fit("a"), make_fit("b", finished="2026-11-21T11:00:00Z")
 OLD = make_fit("old", finished="2026-11-20T00:00:00Z")
@@ -36,12 +35,6 @@ def test_nothing_to_activate():
     decision = decide([], Table(), router())
     assert (decision.table, verdict(decision)) == (Table(), "False LearnedPrior")
     assert not decision.is_waiting
-
-
-def test_a_router_that_cannot_follow_the_table_is_named():
-    decision = decide([], Table(), router(), router("r1", complaint="policy: unknown"))
-    assert verdict(decision) == "False RouterComplaint"
-    assert "r1: policy: unknown" in decision.condition.message
 
 
 def test_accepted_set_is_staged_first():
@@ -81,14 +74,6 @@ def test_one_of_two_lacks_it(second, age, epoch, expected):
     assert (decision.table.epoch, verdict(decision), decision.is_waiting) == (epoch, expected, True)
     if epoch:
         assert decision.table.reason == "AckTimeout"
-
-
-def test_refused_by_all():
-    before = table("old", staged="a")
-    decision = decide([OLD, A], before, router(active="old", refused=["a"]))
-    assert (decision.table, verdict(decision)) == (before, "True Refused")
-    assert decision.condition.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
-    assert (decision.is_waiting, decision.refused) == (True, {})
 
 
 @pytest.mark.parametrize("active", ["old", None])
@@ -132,7 +117,6 @@ def test_nobody_loads_it_in_time():
     before = table(staged="a", waits=31)
     decision = decide([A], before, router(problem="does not answer (ConnectError)"))
     assert (decision.table, verdict(decision)) == (before, "False AckTimeout")
-    assert "router r0 (does not answer (ConnectError))" in decision.condition.message
     assert not decision.is_waiting
 
 
@@ -166,20 +150,6 @@ def test_newest_wins_and_replaces_what_is_staged():
 def test_older_sets_never_replace_the_active_one():
     assert decide([A, B], table("b"), router(active="b")).table == table("b")
     assert decide([A], table("b"), router(active="b")).table == table("b"), "its EldrFit was deleted"
-
-
-@pytest.mark.parametrize("blocked", [(), ("sha256:a",)])
-def test_pin_rolls_back_and_its_removal_goes_forward(blocked):
-    def pinned(before, **view):
-        return decide([A, B], before, router(**view), blocked=blocked, centroids={"pin": "a"})
-
-    staged = pinned(table("b", "a", epoch=2), active="b", staged="a").table
-    assert staged.staged == make_set("a")
-    back = pinned(staged, active="b", staged="a").table
-    assert back == table("a", "b", epoch=3, since=0, reason="Pinned")
-    still = pinned(back, active="a")
-    assert (still.table, verdict(still)) == (back, "True Pinned")
-    assert decide([A, B], back, router(active="a")).table.staged == make_set("b")
 
 
 def test_pin_works_for_a_set_whose_fit_was_deleted():
@@ -218,64 +188,9 @@ def test_sets_of_another_k():
     assert decide(fits, active, router(active="four"), **scaled).table == active, "newer, but of another k"
 
 
-@pytest.mark.parametrize(
-    ("policy", "reason", "text"),
-    [("ELDR", "Bootstrapping", "by load"), ("MarginalUnion", "LearnedPrior", "step time")],
-)
-def test_what_happens_without_centroids_is_what_the_policy_does(policy, reason, text):
-    assert decide([], Table(), router(), router={"policy": policy}).condition.reason == reason
-    scaled = {"decode": {"replicas": 4}, "router": {"policy": policy}}
-    some = decide([make_fit("two")], table("two"), router(active="two"), **scaled).condition
-    assert text in some.message
-
-
 def test_policy_that_ignores_centroids():
     decision = decide([A], table("a"), router(active="a"), router={"policy": "JSQ"})
     assert verdict(decision) == "False PolicyIgnoresCentroids"
-
-
-@pytest.mark.parametrize(
-    ("view", "reason", "remedy"),
-    [
-        (
-            {"problem": "does not answer (ConnectTimeout)"},
-            "RoutersUnreachable",
-            "reach port 9100 of the routers",
-        ),
-        (
-            {"problem": "answers 401", "refuses_token": True},
-            "RouterTokenRefused",
-            "kubectl delete secret x-admin -n ns",
-        ),
-    ],
-)
-@pytest.mark.parametrize("active", ["a", None])
-def test_routers_out_of_reach_are_told_of(active, view, reason, remedy):
-    known, lost = table(active), RouterView(POD, **view)
-    decision = decide([A] * bool(active), known, lost, unreached_since=ago(30))
-    assert (decision.table, verdict(decision)) == (known, f"Unknown {reason}")
-    assert f"router r0 ({view['problem']})" in decision.condition.message
-    assert remedy in decision.condition.message
-    assert decide([], known, lost, unreached_since=ago(29)).condition.reason != reason
-
-
-@pytest.mark.parametrize(
-    ("fits", "refit", "text"),
-    [
-        ([], {}, "the first fit runs when routers hold 1000 log records"),
-        ([], {"suspend": "Enabled"}, "create an EldrFit"),
-        ([("x-bootstrap", "Running")], {}, "EldrFit x-bootstrap is about to make one"),
-        (
-            [("x-bootstrap", "Rejected"), ("x-bootstrap-2", "Failed", "2026-11-21T11:00:00Z")],
-            {},
-            "EldrFit x-bootstrap-2 ended Failed (kubectl describe ef x-bootstrap-2); it is tried again",
-        ),
-    ],
-)
-def test_why_there_is_no_set_yet(fits, refit, text):
-    decision = decide([make_fit(*fit) for fit in fits], Table(), refit=refit)
-    assert decision.condition.reason == "LearnedPrior"
-    assert text in decision.condition.message
 
 
 def follow(fits, before, blocked, now=NOW, **spec):
@@ -287,16 +202,6 @@ def follow(fits, before, blocked, now=NOW, **spec):
         after = decide(fits, after, router(**held), now=at, blocked=blocked, **spec).table
         seen.add(after.active and after.active.fit)
     return after, seen
-
-
-def test_a_set_that_was_rolled_back_gives_way_to_the_one_before():
-    back, seen = follow([A, B], table("b", "a", epoch=2), BLOCKED)
-    assert (back.epoch, back.active, back.reason) == (3, make_set("a"), "RolledBack"), "though b is newer"
-    assert seen == {"b", "a"}, "it serves until the other one is loaded"
-    newer = decide(
-        [A, B, make_fit("c", finished="2026-11-21T11:30:00Z")], back, router(active="a"), blocked=BLOCKED
-    )
-    assert newer.table.staged == make_set("c")
 
 
 @pytest.mark.parametrize(

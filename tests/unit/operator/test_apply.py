@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 
 from eldr.contract import KIND_FIT
-from eldr_operator.errors import ApiError, ForeignConflictError
+from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import Cache
 from eldr_operator.metrics import Metrics
@@ -73,60 +73,6 @@ async def test_a_label_or_annotation_of_ours_that_others_change_is_put_back_thou
     assert len(server.sent) == before + 2
     await applier.apply(OWNER, manifest, found)
     assert len(server.sent) == before + 2
-
-
-async def test_what_others_add_is_theirs_and_no_conflict():
-    found, server = known(), Server(known())
-    applier = Applier(server, Cache(), Metrics())
-    await applier.apply(OWNER, MANIFEST, found)
-    fields = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
-    found = known({"manager": "kubectl-edit", "operation": "Update", "fieldsV1": fields})
-    for found["metadata"]["generation"] in range(2, 20):
-        server.live = found
-        await applier.apply(OWNER, MANIFEST, found)
-    assert applier.take_undone(OWNER) == []
-    assert await applied(known(found["metadata"]["managedFields"][-1])) == [], (
-        "by an operator before this one"
-    )
-
-
-async def test_what_the_server_cannot_take_beside_what_others_have_set_names_them():
-    class Strict(Server):
-        async def apply(self, manifest, subresource=""):
-            raise ApiError(422, "Invalid", "valueFrom: may not be specified when `value` is not empty")
-
-    found = known({"manager": "kubectl-set", "fieldsV1": {}}, {"manager": "k", "subresource": "status"})
-    found["metadata"]["managedFields"][0]["fieldsV1"] = {}
-    with pytest.raises(ApiError, match="is not empty; fields of it are also set by kubectl-set, and may"):
-        await Applier(Strict(found), Cache(), Metrics()).apply(OWNER, MANIFEST, found)
-
-
-async def test_what_others_change_again_and_again_is_restored_at_growing_intervals():
-    now, server = [0.0], Server(known())
-    applier = Applier(server, Cache(), Metrics(), lambda: now[0])
-    await applier.apply(OWNER, MANIFEST, known())
-    errors = []
-
-    async def changed(manifest=MANIFEST):
-        """Let another writer change it, and look at it once."""
-        found = known({"manager": "hpa", "fieldsV1": {"f:spec": {"f:replicas": {}}}, "subresource": "scale"})
-        del found["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:replicas"]
-        found["metadata"]["generation"] = 100 + int(now[0])
-        try:
-            await applier.apply(OWNER, manifest, found)
-        except ForeignConflictError as error:
-            errors.append(error)
-
-    for now[0] in range(1, 3601):
-        await changed()
-    assert len(server.sent) == 3 + 5, "after 60, 120, ... seconds"
-    assert "Deployment x: spec.replicas (set by hpa) changes again and again" in str(errors[0])
-    assert errors[0].seconds == 59
-    assert applier.take_undone(OWNER) == ["Deployment x: spec.replicas (set by hpa)"] * 8
-    other = deepcopy(MANIFEST)
-    other["spec"]["replicas"] = 5
-    await changed(other)
-    assert len(server.sent) == 9, "what is asked for is written at once"
 
 
 async def test_a_resource_that_the_server_no_longer_has_leaves_the_cache():

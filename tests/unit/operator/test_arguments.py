@@ -164,13 +164,11 @@ def test_let_pass(spec):
     ("text", "limit", "field"),
     [
         ("decode --max-num-active-seqs=255", None, "decode.args[0]"),
-        ("decode --max-num-active-seqs +0_8", None, "decode.args[0]"),
         ("decode --max-num-seqs=512 --max-num-active-seqs=8", None, "decode.args[1]"),
         ("engine --max_num_act=8", None, "engine.args[0]"),
         ("engine --max-num-active-seqs=512; decode --max-num-a=8", None, "decode.args[0]"),
         ("decode --max-num-active-seqs=32", 33, "decode.args[0]"),
         ("decode --max-num-queued-reqs=255", None, "decode.args[0]"),
-        ("engine --max_num_queued_r 8", None, "engine.args[0]"),
     ],
 )
 def test_batches_smaller_than_what_routers_send(text, limit, field):
@@ -238,13 +236,9 @@ def test_copies_of_experts_have_a_field_on_decode_engines(role, args):
     ("args", "at"),
     [
         ("--enable-eplb", 0),
-        ("--seed=1 --enable_eplb", 1),
-        ("--enable-epl", 0),
         ('--eplb-config {"num_redundant_experts":8} --enable-eplb', 2),
         ('--enable-eplb --eplb-config {"communicator":null}', 0),
         ("--enable-eplb --eplb-config={", 0),
-        ("--enable-eplb --eplb-config=[1]", 0),
-        ("--enable-eplb --eplb-config.communicator null", 0),
         (f"--enable-eplb --eplb-config {GLOO} --eplb-config {{}}", 0),
         # vLLM makes one value of the keys and appends it
         (f"--enable-eplb --eplb-config {GLOO} --eplb-config.window_size=9", 0),

@@ -14,13 +14,12 @@ from eldr_kube.pki import Authority
 from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.fits.job import fit_job
 from eldr_operator.kube.authorities import Authorities
-from eldr_operator.locality import activation, routers
+from eldr_operator.locality import routers
 from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
-from eldr_operator.locality.routing import Table
 from eldr_operator.workloads import router
 from tests.support.clients import authority, issued
-from tests.unit.operator.builders import NOW, STATE, ago, make_cr, make_fit
+from tests.unit.operator.builders import NOW, STATE, make_cr, make_fit
 
 NAME = "x.ns.svc"
 TLS = {"secretName": "qwen3-admin-tls", "authorityConfigMap": "qwen3-ca"}
@@ -190,32 +189,6 @@ async def test_polls_tell_a_refused_certificate_at_once(serve, signer):
             assert problems() == ["its certificate is refused: certificate has expired"]
         finally:
             polls.close()
-
-
-def test_the_condition_says_what_to_do():
-    problem = "its certificate is refused: certificate has expired"
-    views, cr = [RouterView(POD, problem=problem, is_distrusted=True)], make_cr(router={"adminTLS": TLS})
-    found = activation.decide(cr, [], Table(), views, NOW, unreached_since=ago(3600)).condition
-    assert (found.status, found.reason) == ("Unknown", "RoutersUnreachable")
-    assert f"router r0 ({problem}); Secret qwen3-admin-tls needs a certificate for {NAME}" in found.message
-    assert "ca.crt of ConfigMap qwen3-ca" in found.message
-
-
-def test_what_pods_get():
-    cr = make_cr(router={"adminTLS": TLS})
-    made = router.container(cr, "i")
-    assert [arg for arg in made["args"] if "tls" in arg or "authority" in arg] == [
-        "--admin-tls-certificate=/etc/eldr/admin-tls/tls.crt",
-        "--admin-tls-key=/etc/eldr/admin-tls/tls.key",
-        "--admin-authority=/etc/eldr/admin-authority/ca.crt",
-    ]
-    assert made["readinessProbe"]["httpGet"]["scheme"] == "HTTP", "probes ask clients' port"
-    mounts = {each["name"]: each["mountPath"] for each in made["volumeMounts"]}
-    sources = {each["name"]: each for each in router.volumes(cr)}
-    assert sources["admin-tls"]["secret"]["secretName"] == "qwen3-admin-tls"
-    assert sources["admin-authority"]["configMap"]["name"] == "qwen3-ca"
-    for name in ("admin-tls", "admin-authority"):
-        assert mounts[name] == f"/etc/eldr/{name}"
 
 
 @pytest.mark.parametrize(("spec", "is_secure"), [({"adminTLS": TLS}, True), ({}, False)])

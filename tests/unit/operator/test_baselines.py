@@ -52,23 +52,6 @@ def test_what_cannot_be_read_is_refused(value):
         read_baseline(value, 2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"similarity": [3]}, "100 bins, got 1"),
-        ({"similarity": "no"}, "baseline.similarity"),
-        ({"clusters": [1, -1]}, "baseline.clusters"),
-        ({"clusters": [1, 1.5]}, "baseline.clusters"),
-        ({"clusters": []}, "must agree"),
-        ({"requests": 4}, "4 requests, 60 by similarity, 60 by cluster"),
-        ({"requests": True}, "must agree"),
-    ],
-)
-def test_counts_that_do_not_fit_are_named(changes, said):
-    with pytest.raises(ValueError, match=said):
-        read_baseline(COUNTS | changes)
-
-
 @pytest.mark.parametrize("value", DAMAGED)
 def test_a_memory_forgets_one_that_cannot_be_read_so_that_its_report_is_read_again(value):
     told = {"sha256:b": WHOLE, "sha256:c": {}}

@@ -93,14 +93,14 @@ def test_one_odd_field_loses_only_itself(field, value):
 @pytest.mark.parametrize(
     ("field", "key", "value"),
     [
-        *(("step_time", "expert_share", value) for value in (math.nan, math.inf, HUGE, 5, -1, "1", None, True)),
-        *(("step_time", "expert_share_error", value) for value in (math.nan, -1, HUGE, "x")),
-        *(("saving", "share", value) for value in (HUGE, 1e300, -1e308, math.nan, 1.01)),
-        *(("saving", "batch", value) for value in (HUGE, math.inf, -1)),
-        *(("saving", "steps", value) for value in (HUGE, 1 << 60, -1)),
+        *(("step_time", "expert_share", value) for value in (math.nan, HUGE, 5, None, True)),
+        *(("step_time", "expert_share_error", value) for value in (math.nan, -1)),
+        *(("saving", "share", value) for value in (HUGE, math.nan, 1.01)),
+        *(("saving", key, -1) for key in ("batch", "error", "drafts")),
+        *(("saving", "steps", value) for value in (1 << 60, -1)),
         *(("traffic", "requests", value) for value in (HUGE, math.inf, 4)),
         ("traffic", "digest", "a\ud800"), ("traffic", "epoch", HUGE), ("traffic", "logged", HUGE),
-        *(("counters", counter("exact"), value) for value in (math.inf, math.nan, HUGE, -5, "5", 1.5)),
+        *(("counters", counter("exact"), value) for value in (math.inf, HUGE, -5, "5")),
     ],
 )  # fmt: skip
 def test_numbers_that_cannot_be_are_unknown_and_told(field, key, value):

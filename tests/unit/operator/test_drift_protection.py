@@ -33,9 +33,6 @@ def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(previous, 
     verdict = one.window(saving=POOR)
     assert (verdict.roll_back.digest, verdict.roll_back.to) == ("a", previous)
     assert verdict.reason == "RollBack"
-    assert "10.0% was predicted" in verdict.message
-    assert f"less than {'25%' if policy == POLICY_MARGINAL else '50%'} of the prediction" in verdict.message
-    assert ("the set before serves again" if previous else "no set serves") in verdict.message
     assert one.state.blocked == ("a",)
 
 
@@ -74,7 +71,6 @@ SMALL = Saving(0.01, 0.004, 5000, batch=3)
         (POOR, {"low": 0.01, "high": 0.19}, 10, 0),
         # nothing was promised
         (POOR, {"saving": None, "low": None, "high": None}, 0, 0),
-        (POOR, {"saving": 0.0, "low": -0.1, "high": 0.1}, 0, 0),
         (POOR, {"saving": 0.02, "low": -0.01, "high": 0.05}, 0, 0),
         (SMALL, {"batch": 16}, 0, 0),
     ],
@@ -107,8 +103,8 @@ PINS = pytest.mark.parametrize("chosen", [True, False], ids=["the active set", "
 
 
 @PINS
-@pytest.mark.parametrize(("policy", "share"), [(POLICY_ELDR, "50%"), (POLICY_MARGINAL, "25%")])
-def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(chosen, policy, share):
+@pytest.mark.parametrize("policy", [POLICY_ELDR, POLICY_MARGINAL])
+def test_while_a_pin_stands_no_set_is_rolled_back_or_barred(chosen, policy):
     one = Life(previous="z", policy=policy, pinned=True, chosen=chosen)
     for windows in (3, ON_TRIAL):  # on trial, and past it
         verdict = one.window(times=windows, saving=POOR)
@@ -118,10 +114,6 @@ def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(c
             None,
             None,
         )
-        assert "10.0% was predicted" in verdict.message
-        assert "spec.centroids.pin is set" in verdict.message
-        assert "the set before serves again" not in verdict.message
-        assert (f"less than {share} of the prediction" in verdict.message) == (windows == 3)
     assert one.state.blocked == ()
 
 
@@ -132,19 +124,11 @@ def test_a_set_that_broke_its_promise_under_a_pin_is_rolled_back_without_it(chos
     assert one.look(pinned=False, chosen=False).roll_back == RollBack("a", "z", returned=False)
 
 
-def test_who_observes_a_pinned_set_is_told_that_it_breaks_its_promise():
-    one = Life(previous="z", pinned=True, chosen=True, spec={"mode": "Observe"})
-    verdict = one.window(times=3, saving=POOR)
-    assert (verdict.status, verdict.reason) == ("True", "Observing")
-    assert "less than 50% of the prediction" in verdict.message
-
-
 def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service():
     one = Life(previous="z", pinned=True)
     verdict = one.window(times=4, saving=BAD)
     assert (verdict.roll_back, verdict.protective, verdict.harm[0]) == (None, True, "Protective")
     assert (verdict.reason, one.state.blocked) == ("Pinned", ())
-    assert "out of service" in verdict.message
     assert not one.look(chosen=True).protective
 
 
@@ -154,7 +138,6 @@ def test_a_pinned_set_is_kept_and_said_to_harm():
     assert verdict.roll_back is None
     assert not verdict.protective
     assert verdict.harm[0] == "PinnedRegresses"
-    assert "spec.centroids.pin" in verdict.harm[1]
 
 
 def test_observing_rolls_nothing_back_and_bars_nothing():
@@ -185,21 +168,11 @@ def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_s
     verdict = one.window(OTHER, 5)
     assert verdict.roll_back == RollBack("a", "z", returned=True)
     assert (verdict.status, verdict.reason, verdict.fit) == ("True", "RollBack", None)
-    assert "the traffic from before has returned: the set before serves again" in verdict.message
     assert one.state.blocked == ("a",)
     assert one.window(SHARES, 3).roll_back == RollBack("a", "z", returned=False), "until it has happened"
     one.activate("z", previous="a")
     assert one.window(times=12).roll_back is None
     assert one.verdict.status == "False"
-
-
-def test_who_observes_is_told_that_earlier_traffic_has_returned():
-    one = Life(previous="z", spec={"mode": "Observe"})
-    one.look(baseline=with_before(one))
-    one.window(times=8)
-    verdict = one.window(OTHER, 5)
-    assert (verdict.reason, verdict.roll_back) == ("Observing", None)
-    assert one.state.blocked == ()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +237,6 @@ def test_a_set_that_does_worse_than_chance_is_taken_out_of_service():
     one = harmful()
     assert one.verdict.protective
     assert one.verdict.harm[0] == "Protective"
-    assert "JSQ is in effect until there is a better set, or traffic" in one.verdict.harm[1]
     assert one.verdict.roll_back is None
     # JSQ saves nothing: that says nothing about the set
     assert one.window(OTHER, 5, saving=Saving(0.0, 0.001, 5000)).protective
@@ -279,14 +251,6 @@ def test_chance_is_no_harm():
             n=60, saving=Saving(rng.gauss(0.0, 0.01), 0.01, 500), baseline=Baseline(one.baseline.counts)
         )
         assert not one.verdict.protective
-
-
-def test_the_set_comes_back_when_traffic_does():
-    one = harmful()
-    assert one.window(SHARES, 4).protective
-    assert not one.window(SHARES, 2, saving=GOOD).protective
-    assert one.state.protection.returns == 1
-    assert one.window(times=5).harm is None
 
 
 def test_a_set_that_came_back_and_harms_again_is_not_let_in_for_ever():
@@ -308,17 +272,12 @@ def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another():
     assert one.verdict.protective
     assert (one.verdict.status, one.verdict.reason) == ("True", "Fitting")
     assert one.verdict.fit == FitOrder(1, None)
-    assert (
-        "though traffic matches the data that it was fitted on. A fit on recent records starts"
-        in one.verdict.message
-    )
     assert one.look(busy="manual").fit is None
     assert one.look(busy=None, samples=999).reason == "WaitingForRecords"
     assert one.look(samples=1000).fit is not None
     first = DriftFit(1, one.now, one.now + timedelta(minutes=1))
     assert one.look(1, fits=(first,)).reason == "CoolDown"
     assert one.window(times=30, saving=GOOD).protective
-    assert "traffic matches the data that this one was fitted on" in one.verdict.harm[1]
     assert one.state.fits.fruitless == 1
     second = DriftFit(2, one.now, one.now + timedelta(minutes=1))
     one.look(1, fits=(first, second))
@@ -400,13 +359,6 @@ def test_policies_that_use_no_set_are_harmed_by_none(policy):
     assert (one.verdict.protective, one.verdict.harm, one.state.promise.windows) == (False, None, 0)
 
 
-def test_times_of_protection_are_kept():
-    one = harmful()
-    assert one.state.protection.since == one.now
-    one.window(OTHER, 2)
-    assert one.now - one.state.protection.since == timedelta(minutes=10)
-
-
 def test_an_old_report_is_no_news_once_drift_is_enabled_again():
     one = Life()
     one.window(times=5)
@@ -418,14 +370,6 @@ def test_an_old_report_is_no_news_once_drift_is_enabled_again():
     assert not one.switch("Enabled").protective
     assert one.window(times=3).harm is None
     assert one.told("x-drift-2").protective, "a new one is"
-
-
-def test_a_report_that_came_while_drift_was_disabled_is_old_when_it_is_enabled():
-    one = Life(spec={"mode": "Disabled"})
-    one.told("manual")
-    assert not one.switch("Enabled").protective
-    one.window(OTHER, 3, saving=BAD)
-    assert one.verdict.protective, "it is measured instead"
 
 
 def test_a_set_that_harms_is_still_known_to_after_drift_was_disabled():
@@ -494,15 +438,6 @@ def test_a_set_that_harmed_is_out_of_service_when_it_is_active_again_and_comes_b
     assert (one.verdict.protective, one.state.harmful) == (False, ())
     one.activate("b")
     assert not one.activate("a").protective
-
-
-def test_what_is_said_of_a_roll_back_to_a_set_that_harmed():
-    one = harmful()
-    one.activate("b", previous="a")
-    assert "the set before is active again, out of service" in one.window(OTHER, 3, saving=POOR).message
-    decays = harmful(policy=POLICY_MARGINAL)
-    decays.activate("b", previous="a")
-    assert "the set before serves again" in decays.window(OTHER, 3, saving=POOR).message
 
 
 def test_a_set_that_harmed_comes_back_by_a_report_or_another_is_fitted():

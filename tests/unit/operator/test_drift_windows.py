@@ -1,7 +1,6 @@
 """Windows of requests: what routers counted since their start, cut into what is recent."""
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,6 @@ from eldr_operator.drift.counts import (
 )
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.windows import FORGET, REMEMBERED, advance
-from eldr_operator.locality import drift_status
 from tests.unit.operator.builders import NOW
 
 
@@ -150,13 +148,6 @@ def test_a_routers_counts_are_read():
     assert (found.router, found.epoch, found.digest, found.counts.clusters) == ("r", 4, "sha256:a", (1, 2))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"epoch": None}, {"digest": 5}, {"similarity": [3]}, {"clusters": [1, 1.5]}, {"requests": 4}]
-)
-def test_counts_that_do_not_fit_are_none(changes):
-    assert read_traffic("r", wire(**changes)) is None
-
-
 def test_savings_and_baselines_are_read():
     assert read_saving({"share": -0.1, "error": 0.02, "steps": 5}) == Saving(-0.1, 0.02, 5)
     assert read_saving({"share": 0.1, "error": 0.02, "steps": 5, "batch": 8}).batch == 8.0
@@ -165,31 +156,3 @@ def test_savings_and_baselines_are_read():
     assert (found.saving, found.counts.requests) == (0.1, 3)
     assert found.error == pytest.approx(0.04 / 3.29)
     assert read_baseline(wire(saving=0.1)).error == 0.0
-
-
-def test_what_drafts_cost_is_in_the_status_and_small_changes_are_no_news():
-    def shown(saving, before):
-        return drift_status._saving(
-            before, SimpleNamespace(look=SimpleNamespace(seen=SimpleNamespace(saving=saving)))
-        )
-
-    first = shown(Saving(0.1, 0.02, 5, drafts=0.31), {})
-    assert first == {"savingPercent": "10.0", "savingErrorPercent": "2.0", "draftExpertsPercent": "31.0"}
-    assert shown(Saving(0.103, 0.01, 5, drafts=0.312), first) == first
-    assert shown(Saving(0.1, 0.02, 5, drafts=0.4), first)["draftExpertsPercent"] == "40.0"
-    assert "draftExpertsPercent" not in shown(Saving(0.1, 0.02, 5), first)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"share": float("nan"), "error": 0.1, "steps": 1},
-        {"share": 0.1, "error": -0.1, "steps": 1},
-        {"share": 0.1, "error": 0.1, "steps": "many"},
-        {"share": 0.1, "error": 0.1, "steps": 1, "batch": "large"},
-        {"share": 0.1, "error": 0.1, "steps": 1, "drafts": -0.1},
-        {},
-    ],
-)
-def test_savings_that_do_not_fit_are_none(value):
-    assert read_saving(value) is None

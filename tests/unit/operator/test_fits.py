@@ -51,14 +51,13 @@ def state(progress):
         (job("Failed", "DeadlineExceeded"), None, None, "False JobFailed", False),
         (job(), report(), None, "True Accepted", False),
         (job("Failed"), report(), None, "True Accepted", False),
+        (job(), {}, None, "False ReportUnreadable", False),
         (None, report(), "other", "True Accepted", False),
         (job(), report(verdict="Rejected"), None, "False Rejected", False),
-        (job(), report(verdict="Regresses"), None, "False Regresses", False),
         (job(), report(verdict="Failed", set=None), None, "False Failed", False),
         (job(), report(set=None), None, "False Failed", False),
         (job(), report(verdict="Maybe"), None, "False ReportUnreadable", False),
         (job(), {"data": {contract.REPORT_KEY: "{"}}, None, "False ReportUnreadable", False),
-        (job(), {}, None, "False ReportUnreadable", False),
     ],
 )
 def test_what_follows(job_, report_, busy, expected, start):

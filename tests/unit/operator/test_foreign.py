@@ -122,11 +122,3 @@ def test_what_admission_changes_in_our_own_requests_is_ours():
         }
     }
     assert lost(live, APPLIED, OURS) == ""
-
-
-def test_many_are_told_in_short():
-    owned = {"f:metadata": {"f:labels": {"f:a": {}, "f:b": {}}}, "f:spec": {"f:replicas": {}}}
-    many = deepcopy(APPLIED)
-    many["metadata"]["labels"] |= {f"l{n}": "v" for n in range(7)}
-    live = {"metadata": {"managedFields": [entry(OURS, owned, "Apply")]}}
-    assert lost(live, many, OURS).endswith(" and 4 more (removed)")

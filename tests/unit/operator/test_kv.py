@@ -102,7 +102,6 @@ PREFILL, DECODE = pod("q", "prefill", "a"), pod("d", "decode", "b")
         ([pod("p", "prefill", "b", is_ready=False), PREFILL, DECODE], ["d"]),
         ([pod("p", "prefill", "b", deletionTimestamp="t"), PREFILL, DECODE], ["d"]),
         ([pod("p", "prefill", ""), DECODE], []),
-        ([PREFILL, pod("d", "decode", "")], []),
         ([DECODE], []),
         ([pod("r", "router", ""), {"metadata": {"name": "x"}}], []),
     ],

@@ -37,10 +37,6 @@ def test_the_median_of_the_routers_is_told():
     assert "41 % of a decode step" in told["message"]
 
 
-def test_who_gains_nothing_is_told_so():
-    assert "next to nothing" in shown(view(0.03))["message"]
-
-
 @pytest.mark.parametrize(("share", "percent"), [(0.44, 40), (0.45, 45), (0.36, 40), (None, 40)])
 def test_small_changes_are_no_news(share, percent):
     before = shown(view(0.4))
@@ -52,15 +48,6 @@ def test_small_changes_are_no_news(share, percent):
 def test_a_router_of_before_tells_no_step_time():
     found = RouterView.of(POD, STATE)
     assert (found.expert_share, found.step_time) == (None, None)
-
-
-def test_the_step_time_is_told():
-    assert BEFORE["stepTime"] == {
-        "fixedMilliseconds": "4.18",
-        "microsecondsPerExpert": "9.78",
-        "microsecondsPerRequest": "31.8",
-        "windows": 90,
-    }
 
 
 def test_the_step_time_is_that_of_the_router_in_the_middle():
@@ -118,7 +105,7 @@ def test_a_step_time_does_not_creep_away_unseen():
 @pytest.mark.parametrize(
     "step_time",
     [
-        {}, {**STEP_TIME, "fixed": None}, {**STEP_TIME, "per_expert": "9"}, {**STEP_TIME, "per_request": float("nan")}, {**STEP_TIME, "fixed": True},
+        {},   {**STEP_TIME, "per_request": float("nan")},
         {**STEP_TIME, "per_expert": 10**400}, {**STEP_TIME, "fixed": -1e-3},
     ],
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """What one pass leaves to the next: what is bad of it is forgotten and named, the rest stays."""
 
 import json
-import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -38,17 +37,6 @@ def test_history_grows_with_the_epoch_and_is_bounded():
         table = Table(epoch=epoch, active=make_set(f"f{epoch}"), activated_at=NOW, reason="Accepted")
         found = found.with_table(table).with_table(table)
     assert [entry.epoch for entry in found.history] == list(range(3, HISTORY + 3))
-    assert found.history[-1].to_json() == {
-        "time": "2026-11-21T12:00:00Z",
-        "fit": f"f{HISTORY + 2}",
-        "epoch": HISTORY + 2,
-        "reason": "Accepted",
-    }
-
-
-def test_history_tells_that_no_set_serves():
-    table = Table(epoch=4, activated_at=NOW, reason="RolledBack")
-    assert Memory().with_table(table).history[-1].fit == "none"
 
 
 def test_history_tells_when_the_active_set_went_out_of_service_and_came_back():
@@ -227,11 +215,6 @@ def test_history_knows_no_later_epoch_than_the_table():
     assert [entry.epoch for entry in found.history] == [3], "else nothing would become history any more"
 
 
-def test_a_count_may_be_written_as_a_float():
-    found = read(epoch=7.0)
-    assert (found.table.epoch, found.drift) == (7, STATE)
-
-
 def test_good_items_of_a_list_stay():
     told = STATE.to_json() | {"blocked": ["sha256:y", 5, "a\0", None, "sha256:z"]}
     told["fits"] = {"number": 3, "started": [TIME, "soon", "2026-01-01T00:00:00", 7], "finished": TIME}
@@ -244,8 +227,7 @@ def test_good_items_of_a_list_stay():
 @pytest.mark.parametrize(
     "bad",
     [
-        {}, None, [], "x", {**ENTRY, "epoch": "x"}, {**ENTRY, "epoch": HUGE}, {**ENTRY, "epoch": None}, {**ENTRY, "time": "yesterday"},
-        {**ENTRY, "time": "0001-01-01T00:00:00+12:00"}, {**ENTRY, "fit": None}, {**ENTRY, "reason": "a\0"}, {"time": TIME},
+        None, {}, {**ENTRY, "epoch": HUGE}, {**ENTRY, "time": "0001-01-01T00:00:00+12:00"}, {**ENTRY, "reason": "a\0"},
     ],
 )  # fmt: skip
 def test_a_bad_entry_of_the_history_is_dropped(bad):
@@ -257,8 +239,8 @@ def test_a_bad_entry_of_the_history_is_dropped(bad):
 @pytest.mark.parametrize(
     ("key", "value", "lost"),
     [
-        ("epoch", HUGE, None), ("epoch", "x", None), ("epoch", math.inf, None), ("epoch", -1, None),
-        ("active", {"fit": "f"}, None), ("active", [1], None), ("staged", "x", None), ("active", None, "active"),
+        ("epoch", HUGE, None), ("epoch", -1, None),
+        ("active", {"fit": "f"}, None), ("staged", "x", None), ("active", None, "active"),
     ],
 )  # fmt: skip
 def test_a_bad_pointer_loses_only_itself(key, value, lost):

@@ -6,7 +6,6 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from eldr.contract import KIND_DEPLOYMENT, KIND_FIT
-from eldr_operator.kube.cache import Cache
 from eldr_operator.metrics import FIT_REASONS, Metrics
 from eldr_operator.settings import Settings
 from eldr_operator.startup import assembled
@@ -86,18 +85,6 @@ def test_a_resource_without_status_has_no_series():
     fresh = deployment()
     del fresh["status"]
     assert Program().act().sees(fresh) == {}
-
-
-def test_the_cache_may_change_while_it_is_read():
-    cache = Cache()
-    for name in "abc":
-        cache.put(KIND_DEPLOYMENT, resource(KIND_DEPLOYMENT, name, 1))
-    reading = cache._every(KIND_DEPLOYMENT)
-    next(reading)
-    cache.put(KIND_DEPLOYMENT, resource(KIND_DEPLOYMENT, "d", 1))
-    elsewhere = resource(KIND_DEPLOYMENT, "e", 1)
-    cache.put(KIND_DEPLOYMENT, {**elsewhere, "metadata": elsewhere["metadata"] | {"namespace": "z"}})
-    assert len(list(reading)) == 2
 
 
 def test_every_result_of_a_fit_is_counted_from_zero():

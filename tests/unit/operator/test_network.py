@@ -8,7 +8,7 @@ from eldr_operator.cli import command
 from eldr_operator.workloads import network
 from eldr_operator.workloads.network import Outside
 from tests.support.policies import Peer, admits
-from tests.unit.operator.builders import make_cr, make_vllm
+from tests.unit.operator.builders import make_vllm
 
 ROUTER, ENGINE, ADMIN = contract.PORT_ROUTER, contract.PORT_ENGINE, contract.PORT_ADMIN
 SIDE_CHANNEL = 5600
@@ -77,14 +77,3 @@ def test_labels_of_namespaces_that_say_nothing_are_refused(given):
     done = CliRunner().invoke(command, ["--all-namespaces", *options])
     assert done.exit_code == 2
     assert f"expected LABEL=VALUE, each label once, got '{given[-1]}'" in done.output
-
-
-def test_the_service_of_clients_is_as_the_spec_says():
-    clients, decode = network.services(make_cr())
-    assert (clients["spec"]["type"], "annotations" in clients["metadata"]) == ("ClusterIP", False)
-    annotations = {"example.com/internal": "true"}
-    asked = {"type": "LoadBalancer", "annotations": annotations, "loadBalancerClass": "example.com/lb"}
-    made, same = network.services(make_cr(service=asked))
-    assert made["metadata"]["annotations"] == annotations
-    assert made["spec"] == clients["spec"] | {"type": "LoadBalancer", "loadBalancerClass": "example.com/lb"}
-    assert same == decode

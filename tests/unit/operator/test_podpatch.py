@@ -56,10 +56,8 @@ OTHER = {"name": "m", "emptyDir": {}}
     ("patch", "path", "expected"),
     [
         ({"metadata": {"labels": {"b": "2"}}}, "metadata labels", {"a": "1", "b": "2"}),
-        (spec(nodeSelector={"n": "1"}), "spec nodeSelector", {"n": "1"}),
         (engine(args=["y"]), "spec containers 0 args", ["y"]),
         (spec(containers=[{"name": "extra", "image": None}]), "spec containers 1", {"name": "extra"}),
-        (spec(securityContext=None), "spec securityContext", "absent"),
         (spec(securityContext={"runAsUser": None}), "spec securityContext", {"runAsNonRoot": True}),
         (spec(tolerations=[{"key": "new"}]), "spec tolerations", [{"key": "new"}]),
         (volumes(OTHER), "spec volumes", [*POD["spec"]["volumes"], OTHER]),
@@ -70,7 +68,6 @@ OTHER = {"name": "m", "emptyDir": {}}
             "spec volumes 1 emptyDir",
             {"medium": "Memory", "sizeLimit": "32Gi"},
         ),
-        (volumes({"name": "cache"}), "spec volumes 0", {"name": "cache", "emptyDir": {}}),
         (
             volumes({"name": "cache", "emptyDir": None, "hostPath": {"path": "/m"}}),
             "spec volumes 0",
@@ -82,7 +79,6 @@ OTHER = {"name": "m", "emptyDir": {}}
             [{"name": "A", "value": "2"}, POD["spec"]["containers"][0]["env"][1], {"name": "C"}],
         ),
         (engine(env=[FROM_SECRET]), "spec containers 0 env 0", FROM_SECRET),
-        (engine(env=[{"name": "B", "value": "2"}]), "spec containers 0 env 1", {"name": "B", "value": "2"}),
         (engine(env=[FROM_MAP]), "spec containers 0 env 1", FROM_MAP),
         (engine(livenessProbe=EXEC), "spec containers 0 livenessProbe", EXEC | {"periodSeconds": 10}),
         (
@@ -113,11 +109,6 @@ OTHER = {"name": "m", "emptyDir": {}}
             volumes({"name": "memory", "$patch": "replace", "emptyDir": {}}),
             "spec volumes 1",
             {"name": "memory", "emptyDir": {}},
-        ),
-        (
-            spec(securityContext={"$patch": "replace", "fsGroup": 7}),
-            "spec securityContext",
-            {"fsGroup": 7},
         ),
         (
             spec(

@@ -71,21 +71,6 @@ def test_nothing_is_planned_without_a_usable_schedule(refit):
     assert (names(planned), planned.refit, planned.wake_at) == ([], last, None)
 
 
-def test_daylight_saving_in_spring_and_autumn():
-    """Half past two does not exist on 29 March 2026 in Berlin, and comes twice on 25 October."""
-    refit = {"schedule": "30 2 * * *", "timeZone": "Europe/Berlin"}
-    status, served, now = {}, [], utc("2026-03-27T12:00")
-    while now < utc("2026-10-27T12:00"):
-        planned = plan(cr=make_cr({"refit": status}, refit=refit), samples=0, now=now)
-        status, now = planned.refit, planned.wake_at
-        served += names(planned)
-    days = [name[2:10] for name in served]
-    assert len(days) == len(set(days)), "never twice on one day"
-    assert {"x-20260329-0100", "x-20260329-0130"} & {*served}
-    assert sum(name.startswith("x-20261025") for name in served) == 1
-    assert len(days) == (utc("2026-10-27") - utc("2026-03-28")).days + 1
-
-
 @pytest.mark.parametrize(
     ("samples", "serves", "fits", "expected"),
     [
@@ -94,7 +79,6 @@ def test_daylight_saving_in_spring_and_autumn():
         (1000, True, [], []),
         (1000, False, [("manual", "Accepted")], []),  # it is about to be activated
         (1000, False, [("manual", "Accepted", "2026-11-21T10:00:00Z", 3)], ["x-scale-k2"]),
-        (1000, False, [("manual", "Running")], []),
         (1000, False, [("manual", "Failed")], ["x-bootstrap"]),
     ],
 )
@@ -146,12 +130,6 @@ def test_a_set_older_than_the_active_one_does_not_spare_a_fit():
     failed = make_fit("x-scale-k2-2", "Rejected", (NOW - timedelta(seconds=30)).isoformat())
     assert names(plan([*fits, failed], table)) == []
     assert names(plan([*fits, failed], table, now=NOW + timedelta(minutes=5))) == ["x-scale-k2-3"]
-
-
-def test_a_set_that_a_router_cannot_load_is_made_anew():
-    planned = plan([make_fit("a")], active("a"), refused="sha256:a")
-    assert (names(planned), planned.create["spec"]["trigger"]) == (["x-repair"], "Repair")
-    assert names(plan([make_fit("a")], active("a"))) == []
 
 
 def test_a_set_that_is_the_active_one_once_more_is_not_waited_for():
@@ -251,8 +229,6 @@ def minutes(count):
     [
         (["x-bootstrap"], 4, []),
         (["x-bootstrap"], 5, ["x-bootstrap-2"]),
-        (["x-bootstrap", "x-bootstrap-2"], 9, []),
-        (["x-bootstrap", "x-bootstrap-2"], 10, ["x-bootstrap-3"]),
         ([f"x-bootstrap-{n}" for n in range(1, 10)], 359, []),
         ([f"x-bootstrap-{n}" for n in range(1, 10)], 360, ["x-bootstrap-10"]),
         (["x-bootstrap-other"], 1, ["x-bootstrap"]),
@@ -260,27 +236,6 @@ def minutes(count):
 )
 def test_bootstrap_backs_off(attempts, since, expected):
     assert names(plan([rejected(name, NOW - minutes(since)) for name in attempts])) == expected
-
-
-@pytest.mark.costly
-@pytest.mark.parametrize(("limit", "others"), [(1, False), (10, False), (100, False), (1, True), (2, True)])
-def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(limit, others):
-    """Two days in which every first fit is rejected."""
-    refit = {"historyLimit": limit} | ({"schedule": "*/20 * * * *"} if others else {})
-    now, status, fits, attempts = utc("2026-11-21T00:00"), {}, [], []
-    end = now + timedelta(days=2)
-    while now < end:
-        planned = plan(fits, cr=make_cr({"refit": status}, refit=refit), now=now)
-        status = planned.refit
-        fits = [fit for fit in fits if fit.name not in planned.delete]
-        for name in names(planned):
-            number = planned.create["metadata"].get("annotations", {}).get(contract.ANNOTATION_ATTEMPT)
-            fits.append(rejected(name, now + timedelta(seconds=30), number))
-            attempts += [now] * ("bootstrap" in name)
-        assert len(fits) <= limit + 2
-        now += minutes(2)
-    assert len(attempts) == 14
-    assert attempts[-1] - attempts[-2] >= timedelta(hours=6)
 
 
 def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept():
@@ -336,31 +291,6 @@ def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed
     kept = State(digest="sha256:a")
     found = situation(fits, table.but(reason="Accepted"), drift=kept).regime_since
     assert found == fits[0].spec.since
-
-
-@pytest.mark.costly
-@pytest.mark.parametrize("kept", [[], ["x-kept"]])
-def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growing_intervals(kept):
-    now, table = NOW, rolled_back()
-    fits, blocked, made = [make_fit(name, k=3) for name in kept], [], []
-    while now < NOW + timedelta(days=2):
-        now += minutes(1)
-        for name in names(plan(fits, table, now=now, blocked=blocked)):
-            made.append(now)
-            fits.append(make_fit(name, finished=now.isoformat()))
-            blocked.append(f"sha256:{name}")
-            now += minutes(6)  # it is active, and on trial
-            table = rolled_back(now)
-    assert 10 < len(made) < 16
-    assert made[-1] - made[-2] == timedelta(hours=6)
-    lost = f"{fits[-1].name}9"
-    fits += [
-        make_fit("x-good", finished=now.isoformat()),
-        make_fit(lost, finished=(now + minutes(1)).isoformat()),
-    ]
-    table = rolled_back(now + minutes(2)).but(epoch=3)
-    planned = plan(fits, table, now=now + minutes(7), blocked=[*blocked, f"sha256:{lost}"])
-    assert planned.create is not None, "a set that was kept begins anew"
 
 
 def test_after_a_first_set_that_routers_refuse_there_is_another():

@@ -130,17 +130,12 @@ def marks(choice, revision):
         # no more pods fit
         (True, {"ready": 1}, [60], None),
         (False, {"ready": 1}, [59], None),
-        (False, {"ready": 0}, [60, 60], None),
-        (False, {"ready": 1, "updated": 1}, [60], None),
         (False, {"ready": 1, "replicas": 3}, [60], None),
         # no more pods are allowed
         (True, {"wanted": 3}, [], 60),
         (False, {"wanted": 3}, [], 59),
         (False, {"wanted": 3}, [], None),
-        (False, {"wanted": 3, "ready": 1}, [], 60),
-        (False, {"wanted": 3, "updated": 1}, [], 60),
         (False, {"wanted": 3, "replicas": 0, "updated": 0, "ready": 0}, [], 60),
-        (False, {"wanted": 3, "replicas": 4, "updated": 4, "ready": 4}, [], 60),
     ],
     ids=str,
 )
@@ -198,27 +193,6 @@ def test_a_clock_that_was_ahead_does_not_make_an_older_revision_the_last_one(wor
     assert world.choose(bad).revision.name == new.name
 
 
-@BOTH
-def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(world, role):
-    other, good = world.revision(role, 1, completed=5), world.revision(role, 2, completed=1)
-    bad = world.revision(role, 3)
-    world.runs(bad, ready=1)
-    world.pod(bad)
-    choice = world.choose(bad)
-    assert choice.revision.name == good.name
-    assert {good.name, bad.name} == {*choice.kept}
-    assert f"available with revision {bad.name}, back to {good.name}" in rollback.told(role, choice)
-    # from then on the mark decides, whatever pods do
-    world.found[role] = [other, good, choice.stale[0]]
-    world.pods.clear()
-    world.runs(good)
-    again = world.choose(choice.stale[0])
-    assert (again.revision.name, again.failed, again.stale) == (good.name, bad.name, ())
-    # and is forgotten when something else is asked for
-    after = world.choose(other)
-    assert (after.revision.name, after.failed, marks(after, bad)) == (other.name, "", (False, False))
-
-
 CRASHED = {"restarts": 3, "age": 30}
 AVAILABLE = {"ready": True, "age": 60}
 
@@ -227,7 +201,6 @@ AVAILABLE = {"ready": True, "age": 60}
     ("is_back", "pods", "more"),
     [
         (True, [{}], {}),
-        (False, [], {}),
         (False, [{"age": 30}], {}),
         (False, [{"node": ""}], {}),
         (False, [{}, {"ready": True}], {}),
@@ -242,23 +215,16 @@ AVAILABLE = {"ready": True, "age": 60}
         (False, [CRASHED | {"restarts": 2}], {"bakes": 60}),
         (True, [CRASHED | {"ready": True, "age": 4}], {"bakes": 60}),
         (False, [CRASHED | AVAILABLE], {"bakes": 60}),
+        (False, [CRASHED | {"phase": "Failed"}], {"bakes": 60}),
         (False, [CRASHED | {"ready": True, "age": 4}], {}),
         (False, [CRASHED, AVAILABLE], {"bakes": 60}),
         (True, [CRASHED, AVAILABLE | {"age": 59}], {"bakes": 60}),
-        (False, [CRASHED | {"phase": "Failed"}], {"bakes": 60}),
-        (False, [CRASHED | {"deletionTimestamp": "x"}], {"bakes": 60}),
         (True, [{"words": REFUSED, "age": 30}], {"bakes": 60}),
         (False, [{"words": "Traceback", "age": 30}], {"bakes": 60}),
-        (False, [CRASHED], {"on_failure": "Wait"}),
-        (False, [CRASHED], {"pause": "Enabled"}),
-        (False, [CRASHED], {"revision": 2}),
         # pods cannot be created
         (True, [], {"refused": 61}),
         (False, [], {"refused": 60}),
-        (True, [{"age": 5}], {"refused": 61}),
         (False, [{"ready": True}], {"refused": 61}),
-        (False, [], {"refused": 61, "pause": "Enabled"}),
-        (False, [], {"refused": 61, "on_failure": "Wait"}),
     ],
     ids=str,
 )
@@ -366,23 +332,6 @@ def test_the_other_role_stays_where_that_changes_nothing(world, bad_key, key, co
         world.spec["decode"]["rollout"]["revision"] = now.name
     choice = world.settle(bad, now)["decode"]
     assert (choice.revision.name, choice.failed) == (now.name, "")
-
-
-@BOTH
-def test_a_revision_that_the_spec_names(world, role):
-    old, new = world.revision(role, 1, completed=2), world.revision(role, 2, completed=1)
-    assert not world.choose(new).is_held
-    world.spec[role]["rollout"]["revision"] = old.name
-    choice = world.choose(new)
-    assert (choice.revision, choice.failed, choice.is_held) == (old, "", True)
-    assert {*choice.kept} == {old.name, new.name}
-    assert f"keeps revision {old.name}" in rollback.held(role, choice)
-    assert not world.choose(old).is_held, "it is what the spec asks for"
-    world.spec[role]["rollout"]["revision"] = "other"
-    choice = world.choose(new)
-    assert choice.revision is None
-    left = rollback.unknown(world.cr, role, choice)
-    assert f"{role}.rollout.revision other is not kept; there are {old.name}, {new.name}" in left.message
 
 
 def test_routers_of_a_deployment_are_not_judged(world):

@@ -36,14 +36,6 @@ def test_every_option_is_the_users_or_refused_in_both_spellings(option):
             "spec.router.args[1]: '--port=1': remove it: the operator",
         ),
         (
-            {"args": ["--drain-seconds", "5"]},
-            "spec.router.args[0]: '--drain-seconds': remove it: spec.router.drain",
-        ),
-        (
-            {"env": [{"name": "ELDR_ADMIN_TOKEN", "value": "x"}]},
-            "spec.router.env[0]: 'ELDR_ADMIN_TOKEN': remove",
-        ),
-        (
             {"env": [{"name": "A"}, {"name": "ELDR_ROUTER_ADMIN_HOST", "value": "::1"}]},
             "spec.router.env[1]: 'ELDR_ROUTER_ADMIN_HOST': remove it: the operator sets it",
         ),

@@ -74,33 +74,6 @@ def test_what_an_autoscaler_has_set_stays(more):
     assert written == ["4", ""], "what it sets later may be the same by chance"
 
 
-def test_one_that_is_deleted_is_made_again_with_what_runs_in_the_name_of_who_set_it():
-    owned = {"name": "x-decode", "uid": "s", "ownerReferences": [{"uid": "cr"}]}
-    workload = {"kind": "StatefulSet", "metadata": owned, "spec": {"replicas": 12}}
-    live = snapshot(workload, scaler("x-prefill", 4, "eldr-operator"))
-    status = {"decode": {"scaledBy": "kube-controller-manager"}}
-    cr = scaling.scaled(make_cr(**SPEC, status=status), live)
-    assert counts(cr) == (4, 12)
-    assert replicas(scaling.manifests(cr, live)) == {"x-prefill": 4, "x-decode": 12}
-    assert scaling.manifests(cr, live)[1]["metadata"]["annotations"] == {contract.ANNOTATION_REPLICAS: ""}
-    assert scaling.set_by(cr, live) == {"decode": "kube-controller-manager"}
-    assert scaling.deleted(cr, live) == {"x-decode": "kube-controller-manager"}
-    ours = make_cr(**SPEC, status={"decode": {}})
-    assert counts(scaling.scaled(ours, live)) == (4, 2), "nobody else had set them"
-    assert scaling.deleted(ours, live) == {}
-
-
-def test_replicas_are_handed_back_by_the_annotation():
-    decode = scaler("x-decode", 7, "kube-controller-manager", written="spec")
-    cr = scaling.scaled(make_cr(**SPEC), snapshot(decode))
-    assert counts(cr) == (4, 2)
-    (_, made) = scaling.manifests(cr, snapshot(decode))
-    assert (made["spec"], made["metadata"]["annotations"]) == (
-        {"replicas": 2},
-        {contract.ANNOTATION_REPLICAS: "2"},
-    )
-
-
 def test_autoscalers_read_what_exists():
     cr = make_cr(**SPEC)
     owned = {"name": "x-decode", "uid": "s", "generation": 2, "ownerReferences": [{"uid": "cr"}]}

@@ -23,7 +23,7 @@ from eldr_operator.workloads.revisions import Revision
 from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 from eldr_operator.workloads.rollback import Choice
 from eldr_operator.workloads.updates import Plan
-from tests.unit.operator.builders import NOW, POD, STATE, make_cr, make_fit, make_set, router
+from tests.unit.operator.builders import NOW, POD, STATE, make_cr, make_set
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, available=2, is_current=True)
 DECODE = replace(READY, type="DecodeReady")
@@ -142,22 +142,10 @@ def test_conditions_of_a_deployment_that_is_well():
             "False ImagePull",
         ),
         (
-            {"prefill": NO_PREFILL, "decode": replace(UNREADY, trouble=CANNOT_PULL)},
-            "Available",
-            "False NoPrefillEngine",
-            "False ImagePull",
-        ),
-        (
             {"decode": replace(LATE, trouble=CANNOT_PULL)},
             "Progressing",
             "False ProgressDeadlineExceeded",
             "False ImagePull",
-        ),
-        (
-            {"decode": LATE},
-            "Progressing",
-            "False ProgressDeadlineExceeded",
-            "False ProgressDeadlineExceeded",
         ),
         (
             unwritten(REFUSED) | {"decode": replace(UNREADY, trouble=CANNOT_PULL)},
@@ -165,16 +153,9 @@ def test_conditions_of_a_deployment_that_is_well():
             "False ChildRefused",
             "False ChildRefused",
         ),
-        ({"prefill": ROLLS}, "PrefillReady", "False RolloutInProgress", "False RolloutInProgress"),
         ({"problems": [PROBLEM]}, "ConfigValid", "False InvalidSchedule", "False InvalidSchedule"),
         (unwritten(REFUSED), "ConfigValid", "False ChildRefused", "False ChildRefused"),
         (unwritten(UNAVAILABLE), "ConfigValid", "True Valid", "False ChildUnavailable"),
-        (
-            {"prefill": replace(ROLLS, is_paused=True)},
-            "Progressing",
-            "Unknown RolloutPaused",
-            "False RolloutPaused",
-        ),
         ({"decode": replace(DECODE, kept=1)}, "Progressing", "True RolloutComplete", "True AllReady"),
         (
             {"decode": UNREADY, "revisions": runs()},
@@ -190,12 +171,6 @@ def test_conditions_of_a_deployment_that_is_well():
         ),
         (
             {"decode": UNREADY, "revisions": runs(COMPLETED, begun="2030-01-01T00:00:01Z")},
-            "Progressing",
-            "True RolloutInProgress",
-            "False PodsNotReady",
-        ),
-        (
-            {"decode": replace(UNREADY, kept=1), "revisions": runs()},
             "Progressing",
             "True RolloutInProgress",
             "False PodsNotReady",
@@ -239,14 +214,6 @@ def test_of_several_things_that_keep_a_rollout_the_first_of_these_is_told():
         assert SEEN.but(**everything).conditions()["Progressing"] == expected
 
 
-def test_ready_says_the_cause_and_what_it_does():
-    made = SEEN.but(prefill=replace(NO_PREFILL, trouble=CANNOT_PULL)).status()
-    assert message(made, "Ready") == (
-        "0 of 2 pods ready; container engine of pod x-0: ErrImagePull; "
-        "no prefill engine is ready: requests cannot be served"
-    )
-
-
 def test_nothing_observed_anew_is_nothing_written_anew():
     first = SEEN.status()
     assert SEEN.status(first, NOW + timedelta(hours=1)) == first
@@ -281,32 +248,6 @@ def test_events_only_for_changes():
     assert happened(first, lost.status(first)) == ["Warning SignaturesMissing"]
     down = SEEN.but(routers=[], problems=[PROBLEM]).status(second)
     assert {*happened(second, down)} == {"Warning NoRouter", "Warning InvalidSchedule"}
-
-
-@pytest.mark.parametrize("pin", ["active", "nosuch"])
-def test_a_set_that_harms_hides_no_pin_that_names_nothing(pin):
-    table = Table(epoch=1, active=make_set("active"), activated_at=NOW)
-    decision = activation.decide(
-        make_cr(centroids={"pin": pin}), [make_fit("active")], table, [router(active="active")], NOW
-    )
-    verdict = Verdict("False", "Quiet", "", harm=("PriorDecays", "The active set harms"))
-    made = SEEN.with_table(table).but(decision=decision, verdict=verdict).status()
-    assert conditions(made)["CentroidsActive"] == "True PriorDecays"
-    assert ("there is no EldrFit nosuch here" in message(made, "CentroidsActive")) == (pin == "nosuch")
-
-
-@pytest.mark.parametrize(
-    ("reason", "told"),
-    [("Quiet", "said"), ("Gathering", "another set serves; said")],
-)
-def test_a_drift_that_is_over_says_why(reason, told):
-    def drift(status, reason):
-        return {
-            "conditions": [{"type": "DriftDetected", "status": status, "reason": reason, "message": "said"}]
-        }
-
-    found = events.of_deployment(drift("True", "Fitting"), drift("Unknown", reason))
-    assert found == [events.Event("Normal", "DriftOver", told)]
 
 
 def workload(replicas=0, ready=0, updated=0, observed=1, **more):
@@ -354,48 +295,6 @@ def test_ready_routers():
     assert [found.name for found in ready_routers(pods)] == ["a", "b"]
 
 
-UNSCHEDULABLE = {
-    "type": "PodScheduled",
-    "status": "False",
-    "reason": "Unschedulable",
-    "message": "0/3 nodes",
-}
-REPLICA_FAILURE = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
-
-
-@pytest.mark.parametrize(
-    ("live", "pods", "expected"),
-    [
-        (workload(), [pod(conditions=[UNSCHEDULABLE])], ("InsufficientCapacity", "pod p: 0/3 nodes")),
-        # its scheduler has not taken its word back yet
-        (workload(), [pod(conditions=[UNSCHEDULABLE], phase="Running")], None),
-        (workload(conditions=[REPLICA_FAILURE]), [], ("PodsRefused", "violates PodSecurity")),
-    ],
-    ids=["no node", "runs", "refused"],
-)
-def test_why_a_role_is_not_ready(live, pods, expected):
-    found = role(Wanted("DecodeReady", 1), live, pods, NOW).trouble
-    assert found == (expected and Condition("DecodeReady", "False", *expected))
-
-
-@pytest.mark.parametrize(
-    ("reason", "ready", "progressing"),
-    [
-        ("Downloading", "True AllReady", "True Downloading"),
-        ("NotFound", "False NotFound", "False NotFound"),
-    ],
-)
-def test_a_download_for_engines_that_serve_is_no_fault_until_it_fails(reason, ready, progressing):
-    made = SEEN.but(model=Condition("ModelReady", "False", reason, "why")).conditions()
-    assert (made["Ready"], made["Progressing"], made["ModelReady"]) == (ready, progressing, f"False {reason}")
-
-
-def test_the_first_download_is_why_nothing_is_ready():
-    nobody = replace(DECODE, ready=0, existing=0, is_current=False)
-    running = SEEN.but(decode=nobody, model=Condition("ModelReady", "False", "Downloading", "why"))
-    assert running.conditions()["Ready"] == "False Downloading"
-
-
 def happened(before, after):
     return [f"{event.type} {event.reason}" for event in events.of_deployment(before, after)]
 
@@ -435,16 +334,6 @@ def test_scaling_and_a_policy_have_events():
     assert happened(first, mixed) == [], "until all routers have it"
     changed = SEEN.but(routers=[replace(VIEW, policy="ELDR")]).status(mixed)
     assert happened(mixed, changed) == ["Normal PolicyChanged"]
-
-
-@pytest.mark.parametrize(
-    ("by", "spec", "is_said"),
-    [("kubectl", 3, True), ("kubectl", 2, False), ("kube-controller-manager", 3, False)],
-)
-def test_replicas_of_the_spec_that_a_person_has_overridden_are_named(by, spec, is_said):
-    made = SEEN.but(scaled_by={"decode": by}, spec_replicas={"decode": spec}).status()
-    assert (f"spec.decode.replicas {spec} is ignored" in message(made, "Progressing")) == is_said
-    assert made["decode"]["specReplicas"] == spec
 
 
 def test_a_rollout_has_a_beginning_and_an_end():
@@ -524,20 +413,6 @@ def test_a_router_that_the_api_server_refuses_is_not_ready(problem, is_refused):
     )
     assert found["Available"].startswith("True"), "while it reaches an engine, clients are served"
     assert ("kubectl delete pod r0" in message(made, "Ready")) == is_refused
-
-
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_while_no_router_serves_because_of_its_token_the_reason_says_so(is_ready):
-    view = RouterView.of(
-        POD, STATE | {"problem": REFUSED_BY_API, "decode": [{"name": "a", "healthy": False}]}
-    )
-    lost = SEEN.but(routers=[view] * is_ready, unauthorized=[view], can_serve=not is_ready)
-    if not is_ready:
-        # the pods of prefill engines hold the routers, and are as ready as they are
-        prefill = Role("PrefillReady", 2, existing=2, is_current=True)
-        lost = lost.but(prefill=prefill, router=replace(prefill, type="RouterReady"))
-    found = lost.conditions()
-    assert found["Available"] == found["Ready"] == "False RouterUnauthorized"
 
 
 def test_routers_that_have_run_for_a_while_without_being_ready_are_asked():

@@ -73,13 +73,6 @@ def terminating(seconds, **metadata):
     return pod(deletionTimestamp=at, deletionGracePeriodSeconds=330, **metadata)
 
 
-def test_a_pod_that_outlives_its_grace_period_names_node_time_and_remedy():
-    (condition,) = [trouble.of_pods("DecodeReady", [terminating(10)], NOW)]
-    assert condition.reason == "PodStuck"
-    assert "pod x-decode-1 on node gpu-7 is Terminating since 2026-11-21T11:54:20Z" in condition.message
-    assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in condition.message
-
-
 @pytest.mark.parametrize("seconds", [-300, 0, 4])
 def test_a_pod_that_is_being_deleted_is_no_trouble_and_looked_at_again(seconds):
     assert trouble.of_pods("DecodeReady", [terminating(seconds)], NOW) is None

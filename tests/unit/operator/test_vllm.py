@@ -76,11 +76,6 @@ def patched(container):
     ("role", "spec", "message"),
     [
         ("engine", env("VLLM_DP_SIZE", "2"), "env[0]: 'VLLM_DP_SIZE=2': remove it: "),
-        (
-            "decode",
-            {"env": [{"name": "A"}, *env("VLLM_DP_SIZE", "2")["env"]]},
-            "env[1]: 'VLLM_DP_SIZE=2': remove it: ",
-        ),
         ("prefill", env("VLLM_PLUGINS", "mine"), "env[0]: 'VLLM_PLUGINS=mine': write eldr,... : "),
         ("prefill", {"env": [{"name": "PYTHONPATH"}]}, "env[0]: 'PYTHONPATH=': write /eldr/plugin:... : "),
         (
@@ -88,17 +83,7 @@ def patched(container):
             env("VLLM_NIXL_SIDE_CHANNEL_HOST", "a"),
             "env[0]: 'VLLM_NIXL_SIDE_CHANNEL_HOST=a': remove",
         ),
-        (
-            "prefill",
-            env("VLLM_NIXL_SIDE_CHANNEL_PORT", "1"),
-            "env[0]: 'VLLM_NIXL_SIDE_CHANNEL_PORT=1': remove",
-        ),
         ("decode", env("VLLM_USE_RUST_FRONTEND", "1"), "env[0]: 'VLLM_USE_RUST_FRONTEND=1': remove it: "),
-        (
-            "decode",
-            env("VLLM_USE_RUST_FRONTEND", "true"),
-            "env[0]: 'VLLM_USE_RUST_FRONTEND=true': remove it: ",
-        ),
         (
             "decode",
             {"env": [{"name": "ELDR_BALANCE", "valueFrom": {"x": {}}}]},
@@ -140,11 +125,6 @@ def test_refused_variables(role, spec, message):
 )
 def test_variables_let_pass(spec):
     assert problems(make_vllm(decode=spec)) == []
-
-
-def test_users_variables_win():
-    cr = make_vllm(env("VLLM_PLUGINS", "eldr,mine"))
-    assert variables(engine(cr, "prefill"))["VLLM_PLUGINS"] == "eldr,mine"
 
 
 def test_variables_of_simulated_engines_are_let_pass():
