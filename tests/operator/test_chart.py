@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.helm import CHART, manifests, notes, rendered
+from tests.support.helm import CHART, manifests, rendered
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,24 +136,6 @@ def pods(made):
 
 
 @pytest.mark.process
-def test_notes_tell_what_the_options_lead_to():
-    told = notes()
-    assert "helm test eldr -n eldr-system --logs" in told
-    assert "may run any pod in any of them" in told
-    assert "--take-ownership" in told
-    assert "Prometheus reaches no router" not in told
-    told = notes(
-        "--set=watchNamespaces={a}", "--set=crds.install=false", "--set=monitoring.podMonitors.enabled=true"
-    )
-    assert "watches a." in told
-    assert "may run any pod" not in told
-    assert "were not installed" in told
-    assert "Prometheus reaches no router and no engine" in told
-    selector = 'monitoring.namespaceSelector={"a":"b"}'
-    assert "Prometheus" not in notes("--set=monitoring.podMonitors.enabled=true", "--set-json", selector)
-
-
-@pytest.mark.process
 def test_watched_namespaces_get_roles_and_a_cluster_role_that_only_asks_whether_they_exist(render):
     made = render("--set", "watchNamespaces={a,b}")
     (rule,) = made["ClusterRole", "eldr-system-eldr-operator"]["rules"]
@@ -187,12 +169,10 @@ def test_namespaces_that_read_metrics(render):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--set=replicas=0", "/replicas"),
         ("--set=logLevel=loud", "/logLevel"),
         ("--set=watchNamespaces={Not_A_Namespace}", "/watchNamespaces/0"),
         ("--set=image.repository=", "/image/repository"),
         ("--set=monitoring.podMonitors.interval=often", "/monitoring/podMonitors/interval"),
-        ("--set=monitoring.rules.on=true", "/monitoring/rules"),
         ("--set=tests=null", "--reset-then-reuse-values"),
         ("--set=tests.url=models.example.com", "/tests/url"),
         ("--set=podSecurityContext=none", "/podSecurityContext"),

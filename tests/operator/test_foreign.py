@@ -36,10 +36,6 @@ def events(world):
             ["set", "env", "deployment/x-prefill", "-c", "engine", "MINE=other"],
             "Deployment x-prefill: spec.template.spec.containers[engine].env[MINE].value (set by kubectl-set)",
         ),
-        (
-            ["scale", "deployment/x-prefill", "--replicas=7"],
-            "Deployment x-prefill: spec.replicas (set by kubectl)",
-        ),
         (["label", "service/x", "eldr.dev/role-"], ""),
         (
             ["label", "service/x", "app.kubernetes.io/part-of=platform", "--overwrite"],
@@ -50,7 +46,7 @@ def events(world):
             "Service x: metadata.labels.app.kubernetes.io/part-of (removed)",
         ),
     ],
-    ids=["image", "variable", "scale", "what is none of ours", "label", "no label"],
+    ids=["image", "variable", "what is none of ours", "label", "no label"],
 )
 def test_what_others_change_of_ours_is_restored_and_told(operator, world, command, told):
     world.up(prefill={"env": [{"name": "MINE", "value": "1"}]})

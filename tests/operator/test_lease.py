@@ -101,18 +101,6 @@ def test_one_acts_and_the_other_takes_its_place_when_it_ends(pair, world):
     assert pair.roles() == (waits, acts)
 
 
-@pytest.mark.long  # tests/unit/operator/test_lease.py says the same by a clock of its own
-def test_one_that_died_is_succeeded(pair, world):
-    acts, waits = pair.roles()
-    world.deploy()
-    wait_for(lambda: world.kube.find("StatefulSet", "x-decode"), "the StatefulSet", 30)
-    pair[acts].kill()
-    world.patch(decode={"replicas": 4})
-    pair.until_acts(waits, 60)
-    wait_for(lambda: replicas(world) == 4, "the other one to act", 30, pair[waits].said)
-    pair.start(acts)
-
-
 def waits_for_it(one):
     """It has begun again: it answers, and does not act."""
     return one.asked("/readyz") == (200, "ok\n") and value(one, "eldr_operator_leader") == 0

@@ -192,22 +192,6 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(world, labels):
     assert world.kube.get("Service", "x")["spec"]["ports"][0]["port"] == 80
 
 
-def test_a_maintenance_window_that_cannot_be_used_is_told_at_once(world):
-    window = {"schedule": "0 1 31 2 *", "timeZone": "Mars/Olympus"}
-    world.deploy(refit={"schedule": "0 3 * * *", "drift": {"maintenanceWindow": window}})
-    condition = world.condition("ConfigValid", status="False", reason="InvalidMaintenanceWindow")
-    for part in (
-        "spec.refit.drift.maintenanceWindow.schedule: '0 1 31 2 *'",
-        "spec.refit.drift.maintenanceWindow.timeZone: 'Mars/Olympus'",
-    ):
-        assert part in condition["message"]
-    wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule goes on")
-    world.patch(
-        refit={"drift": {"maintenanceWindow": {"schedule": "0 1 * * *", "timeZone": "Europe/Berlin"}}}
-    )
-    world.condition("ConfigValid", status="True")
-
-
 def test_what_the_api_server_cannot_check_is_a_condition_and_the_rest_goes_on(world):
     world.up()
     world.patch(
@@ -229,14 +213,6 @@ def test_what_the_api_server_cannot_check_is_a_condition_and_the_rest_goes_on(wo
     assert world.workload("decode")["metadata"]["generation"] == 1
     world.patch(refit={"schedule": "1 * * * *", "timeZone": None}, decode={"podTemplate": None})
     world.condition("ConfigValid", status="True")
-
-
-def test_a_child_that_the_api_server_refuses_is_told(world):
-    world.up()
-    world.patch(prefill={"podTemplate": {"spec": {"priority": "high"}}}, decode={"replicas": 3})
-    condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
-    assert condition["message"].startswith("Deployment x-prefill: ")
-    wait_for(lambda: world.workload("decode")["spec"]["replicas"] == 3, "the rest applied")
 
 
 def test_pod_troubles_reach_the_condition(world):

@@ -48,38 +48,10 @@ def test_nothing_of_monitoring_is_there_by_default():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("namespaces", "expected"),
-    [("", {"any": True}), ("{a,b}", {"matchNames": ["a", "b"]})],
-    ids=["all", "some"],
-)
-def test_pod_monitors_find_pods_of_all_served_namespaces_by_ports_that_have_metrics(namespaces, expected):
-    options = ["--set", f"watchNamespaces={namespaces}"] if namespaces else []
-    made = rendered(
-        "--set",
-        "monitoring.podMonitors.enabled=true",
-        "--set=monitoring.podMonitors.labels.release=p",
-        *options,
-    )
-    for what, port in (("operator", "metrics"), ("routers", "admin"), ("engines", "engine")):
-        monitor = made["PodMonitor", f"eldr-{what}"]
-        endpoint, *secure = monitor["spec"]["podMetricsEndpoints"]
-        assert secure == (
-            [endpoint | {"port": "admin-tls", "scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}]
-            if what == "routers"
-            else []
-        )
-        assert (endpoint["port"], endpoint["path"], endpoint["honorLabels"]) == (port, "/metrics", True)
-        assert monitor["metadata"]["labels"]["release"] == "p"
-        assert monitor["spec"].get("namespaceSelector") == (None if what == "operator" else expected)
-    (container,) = made["Deployment", "eldr-operator"]["spec"]["template"]["spec"]["containers"]
-    assert "metrics" in {port["name"] for port in container["ports"]}
-
-
-@pytest.mark.process
 def test_pod_monitors_select_what_the_operator_makes():
     """Their selectors and ports, on the pods of a deployment with either placement of routers."""
     made = rendered("--set", "monitoring.podMonitors.enabled=true")
+    assert made["PodMonitor", "eldr-engines"]["spec"]["namespaceSelector"] == {"any": True}
     tls = {"adminTLS": {"secretName": "a", "authorityConfigMap": "b"}}
     for placement, routers, more in (
         ("Sidecar", {"prefill"}, {}),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from eldr_kube.cluster import CommandError
 from tests.operator.world import FIT, KIND, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
@@ -23,20 +22,16 @@ def create(kube, name="x", **spec):
     ("spec", "message"),
     [
         ({"decode": {"replicas": 0}}, "spec.decode.replicas"),
-        ({"decode": {"replicas": 65}}, "spec.decode.replicas"),
         ({"prefill": {"rollout": {"maxSurge": 0}}}, "maxSurge and maxUnavailable are both 0"),
         ({"prefill": {"rollout": {"maxSurge": "25%"}}}, "must be Auto or a number of pods from 0 to 256"),
-        ({"prefill": {"rollout": {"maxSurge": -1}}}, "must be Auto or a number of pods from 0 to 256"),
         ({"router": {"replicas": 2}}, "router.replicas needs router.placement Deployment"),
         ({"router": {"minCandidates": 3}}, "router.minCandidates must not exceed decode.replicas"),
         ({"router": {"tau": "2.1"}}, 'router.tau must be a decimal from 0 to 2, for example "0.1"'),
-        ({"router": {"tau": "1e3"}}, "spec.router.tau"),
         ({"router": {"policy": "Fastest"}}, 'supported values: "ELDR", "MarginalUnion", "JSQ"'),
         (
             {"router": {"maxLoad": "0.9"}},
             'router.maxLoad must be a decimal from 1 to 1000, for example "1.25"',
         ),
-        ({"router": {"maxLoad": "10000000"}}, "router.maxLoad must be a decimal from 1 to 1000"),
         ({"router": {"policy": "Domain"}}, "router.policy Domain needs router.domains"),
         ({"router": {"domains": [{"name": "a"}, {"name": "a"}]}}, "Duplicate value"),
         ({"router": {"domains": [{"name": "a b"}]}}, "spec.router.domains[0].name"),
@@ -71,13 +66,10 @@ def test_refused_when_created(kube, installed, spec, message):
         ),
         ({"gpus": 4, "parallelism": {"expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}}, None),
         ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 2, "tensor": 4}}, None),
-        ({"gpus": 0, "parallelism": {"expert": "Enabled", "data": 2}}, None),
         ({"gpus": 1, "parallelism": {"expert": "Enabled"}}, "raise decode.gpus above 1"),
         ({"gpus": 0, "parallelism": {"expert": "Enabled", "tensor": 1}}, "needs several ranks"),
         ({"gpus": 4, "parallelism": {"redundantExperts": 8}}, "needs decode.parallelism.expert Enabled"),
-        ({"gpus": 4, "parallelism": None}, None),
         ({"gpus": 4, "parallelism": {}}, None),
-        ({"gpus": 4, "parallelism": {"expert": "Enabled"}}, None),
         ({"gpus": 0, "parallelism": {"expert": "Enabled", "tensor": 2, "redundantExperts": 32}}, None),
     ],
 )  # fmt: skip
@@ -279,44 +271,6 @@ def test_fits_are_selectable_by_deployment(kube):
     url = f"/apis/eldr.dev/v1alpha1/namespaces/{kube.namespace}/eldrfits"
     found = kube.request("GET", url, fieldSelector="spec.deploymentRef.name=of-a")["items"]
     assert [fit["metadata"]["name"] for fit in found] == ["a"]
-
-
-@pytest.fixture(scope="module")
-def explain(installed):
-    """Run `kubectl explain` of a path; the API server publishes the schema some time after it takes the CRD."""
-
-    def is_published() -> bool:
-        try:
-            installed.kubectl("explain", "eldr.spec", "--recursive=false")
-            installed.kubectl("explain", "ef.spec", "--recursive=false")
-            installed.kubectl("explain", "eldrscalers.spec", "--recursive=false")
-        except CommandError:
-            return False
-        return True
-
-    wait_for(is_published, "the schemas to be published", 120, every=1.0)
-    return lambda path: installed.kubectl("explain", path, "--recursive=false")
-
-
-def test_every_field_is_explained(explain):
-    for kind in ("eldr", "ef", "eldrscalers"):
-        assert "<empty>" not in explain(kind)
-
-
-def test_columns_tell_which_model_and_when_the_next_fit_comes(kube):
-    create(kube, model={"uri": "org/tiny", "name": "served"})
-    times = {"schedule": "0 3 * * * Etc/UTC", "nextScheduleTime": "2126-11-23T03:00:00Z"}
-    kube.merge(KIND, "x", {"status": {"model": "served", "refit": times}}, "status")
-    url = f"/apis/eldr.dev/v1alpha1/namespaces/{kube.namespace}/eldrdeployments"
-    table = kube.request("GET", url, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
-    cells = {
-        column["name"]: (cell, column["priority"])
-        for column, cell in zip(table["columnDefinitions"], table["rows"][0]["cells"], strict=True)
-    }
-    assert cells["Model"] == ("org/tiny", 0)
-    assert cells["Served-As"] == ("served", 1)
-    assert cells["Next-Fit"] == ("2126-11-23T03:00:00Z", 1)
-    assert "<" not in "".join(str(cell) for cell, _ in cells.values())
 
 
 @pytest.mark.parametrize(

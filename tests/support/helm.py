@@ -24,11 +24,6 @@ def manifests(
     return [manifest for manifest in yaml.safe_load_all(said) if manifest]
 
 
-def notes(*options: str) -> str:
-    """Return what Helm prints after the installation of the release ``eldr``."""
-    return _helm("install", "--dry-run=client", *options).partition("\nNOTES:\n")[2]
-
-
 def rendered(*options: str) -> Rendered:
     """Render the release ``eldr``; of several namespaces' objects of one name the last."""
     return {(one["kind"], one["metadata"]["name"]): one for one in manifests(*options)}

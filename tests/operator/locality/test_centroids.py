@@ -43,31 +43,6 @@ def test_bootstrap_once_there_are_enough_samples(world):
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
         ("x-bootstrap", 1, "Accepted")
     ]
-    fit = world.kube.get(FIT, "x-bootstrap")["status"]
-    wanted = {
-        "samples": 1234,
-        "rho": "0.812",
-        "layersKept": 3,
-        "imbalance": "1.00",
-        "predictedReductionPercent": "9.1",
-        "weighting": "counts",
-        "k": 2,
-        "digest": digest,
-        "jobName": "x-bootstrap",
-    }
-    assert {key: fit[key] for key in wanted} == wanted
-    columns = world.kube.kubectl("get", "ef").splitlines()
-    assert columns[0].split() == [
-        "NAME",
-        "DEPLOYMENT",
-        "TRIGGER",
-        "STATE",
-        "SAMPLES",
-        "RHO",
-        "REDUCTION",
-        "AGE",
-    ]
-    assert columns[1].split()[:7] == ["x-bootstrap", "x", "Bootstrap", "Accepted", "1234", "0.812", "9.1"]
     told = ("FitRunning", "FitAccepted", "CentroidsActivated")
     world.until_told(*told)
     assert [world.events().count(reason) for reason in told] == [1, 1, 1]
