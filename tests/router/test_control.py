@@ -297,33 +297,6 @@ async def test_series_of_engines_that_went_are_removed(start):
         router.engines["d1"] = gone
 
 
-async def test_state_follows_the_contract(start):
-    async with start("p0", "d0") as router:
-        state = await router.state()
-        assert set(state) == {
-            *(
-                "v",
-                "router",
-                "epoch",
-                "policy",
-                "ready",
-                "draining",
-                "traffic",
-                "saving",
-                "active",
-                "staged",
-                "refused",
-                "samples",
-            ),
-            *("prefill", "decode", "counters", "problem", "peers", "locality", "step_time"),
-        }
-        assert set(state["decode"][0]) == {
-            *("name", "url", "slot", "healthy", "in_flight", "total", "bound", "reports"),
-            *("untested", "counting", "kv_tokens", "kv_held"),
-        }
-        assert set(state["prefill"][0]) == {"name", "url", "healthy", "in_flight"}
-
-
 async def test_drain_finishes_streams_and_refuses_newcomers(start):
     async with start("p0", "d0", settings={"drain_seconds": 60.0}) as router:
         release = asyncio.Event()

@@ -49,15 +49,6 @@ async def test_a_domain_whose_engines_are_gone_may_go_anywhere(start):
 
 
 @pytest.mark.slow
-async def test_policies_are_switched_by_one_field(start):
-    async with start(*ENGINES, **POLICY) as router:
-        await router.configure(**POLICY | {"policy": "JSQ"})
-        assert (await went(router, "code")).keys() == CODE | LAW
-        await router.configure(**POLICY)
-        assert (await went(router, "code")).keys() == CODE
-
-
-@pytest.mark.slow
 async def test_what_is_explained_is_what_happens(start):
     async with start(*ENGINES, **POLICY) as router:
         got = (await ask(router, {"domain": "code"})).json()

@@ -158,16 +158,6 @@ async def test_a_large_upload_gets_its_413(start):
         writer.transport.abort()
 
 
-async def test_connection_close_is_honoured(start):
-    async with start("p0", "d0") as router:
-        reader, writer = await router.connect()
-        writer.write(post(BODY, b"connection: close") + HEALTH)
-        status, headers, _ = await response(reader)
-        assert (status, headers["connection"]) == (200, "close")
-        assert await reader.read() == b""
-        writer.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_half_closed_client_gets_its_answer(start, stream):

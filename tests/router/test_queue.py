@@ -71,12 +71,6 @@ class Busy:
         assert [answer.status_code for answer in await asyncio.gather(*self.tasks)] == [200] * len(self.tasks)
 
 
-async def test_off_by_default(start):
-    async with start("p0", "d0", max_in_flight=1) as router, Busy(router, "d0"):
-        assert (await ask(router)).status_code == 429
-        assert router.counter("rejected", reason="full") == 1
-
-
 async def test_the_first_come_is_the_first_served_before_its_prefill(start, no_ticks):
     async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0") as busy:
         tasks = await in_line(router, 3)

@@ -27,12 +27,6 @@ async def test_a_prompt_below_the_threshold_goes_whole_to_a_decode_engine(prompt
         assert asked(router) == [1, 2]
 
 
-async def test_without_a_threshold_every_prompt_is_prefilled(prompts):
-    async with prompts(0) as router:
-        assert (await router.post(prompt="a")).status_code == 200
-        assert asked(router) == [1, 1]
-
-
 async def test_tokens_are_expected_as_lately_prompts_had(prompts):
     """In some languages each byte is a token, so that a short text has many."""
     async with prompts(100) as router:

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from eldr.sim import text
-from tests.support.soak.asks import MANNERS, Ask, ask, visit
+from tests.support.soak.asks import Ask
 from tests.support.soak.flat import MEBI, Sample, growth
 from tests.support.soak.judge import GRACE, Record, Window, judge
-from tests.support.soak.plan import ROOM, disturbances, reloads
+from tests.support.soak.plan import disturbances
 from tests.support.soak.reader import Answer, Reader
 from tests.support.soak.run import Round, run
 from tests.support.soak.table import table
@@ -76,8 +76,6 @@ RIGHT = [event(piece) for piece in PIECES]
         (whole("".join(PIECES)), "ok"),
         (streamed(*RIGHT, DONE), "ok"),
         (streamed(RIGHT[0], end="left", complete=False), "left"),
-        (failed(400, Ask("b", status=400)), "ok"),
-        (Record(ASK, "leave", 1.0, 2.0, "left", None), "left"),
     ],
 )
 def test_what_is_right(record, outcome):
@@ -89,19 +87,15 @@ def test_what_is_right(record, outcome):
     ("record", "outcome"),
     [
         (whole(" other"), "wrong"),
-        (whole("".join(PIECES[:2])), "wrong"),
         (whole("".join(PIECES), tokens=2), "wrong"),
         (whole("".join(PIECES), end="closed", complete=False), "cut"),
-        (streamed(event(" other"), end="left", complete=False), "wrong"),
         (streamed(RIGHT[0], DONE), "wrong"),
-        (streamed(*RIGHT, DONE, RIGHT[0]), "wrong"),
         (streamed(*RIGHT, RIGHT[0], DONE), "wrong"),
         (streamed(*RIGHT), "silent cut"),
         (streamed(RIGHT[0], end="closed", complete=False), "cut"),
         (Record(ASK, "plain", 1.0, 2.0, "closed", None), "lost"),
         (Record(ASK, "plain", 1.0, 2.0, "hung", None), "hung"),
         (failed(500), "status 500"),
-        (failed(200, Ask("b", status=400)), "status 200"),
     ],
 )
 def test_what_nothing_excuses(record, outcome):
@@ -140,24 +134,6 @@ def test_the_short_plan_holds_every_kind():
     rng = random.Random(f"{SHORT_SEED} plan")  # as a round draws it
     drawn = disturbances(rng, SHORT_SECONDS, ["p0", "p1"], ["d0", "d1", "d2", "d3"])
     assert {d.kind for d in drawn} == {"kill", "stop", "freeze", "alone", "late"}
-
-
-def test_a_minute_holds_every_kind_and_the_same_seed_the_same_minute():
-    for seed in range(20):
-        first, again = (disturbances(random.Random(seed), 60.0, "p", "d") for _ in range(2))
-        assert first == again
-        assert {d.kind for d in first} >= {"kill", "stop", "freeze", "alone", "late"}
-        assert reloads(random.Random(seed), 60.0, ["p0"], ["d0"])[-1].fields["max_in_flight"] == ROOM
-
-
-def test_every_manner_and_shape_is_drawn():
-    rng = random.Random(1)
-    visits = [visit(rng, i) for i in range(400)]
-    assert {v.manner for v in visits} == set(MANNERS)
-    assert any(len(a.body) > 390_000 for v in visits for a in v.asks)
-    chat = next(a for a in (ask(rng, "x", "n", stream=True) for _ in range(50)) if "/chat/" in a.path)
-    assert len(chat.prompts) == 2
-    assert chat.prompts[0].startswith("system: Be brief.\nuser: ")
 
 
 def test_growth_is_told_from_noise():

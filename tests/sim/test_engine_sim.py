@@ -197,25 +197,6 @@ def test_a_chat_whose_pull_fails_names_its_role_first(pair):
     assert rest == ["data: [DONE]", ""]
 
 
-def test_streams_completions_and_chat(pair):
-    _, d = pair
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hi"}],
-        "max_tokens": 4,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    events = httpx.post(f"{d}/v1/chat/completions", json=body).text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    chunks = [json.loads(e.removeprefix("data: ")) for e in events[:-2]]
-    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
-    whole = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
-    assert whole == text.completion("user: hi", 4)
-    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
-    assert chunks[-1]["usage"]["completion_tokens"] == 4
-
-
 def test_prompt_lists_and_n_give_one_choice_each(pair):
     _, d = pair
     answer = decode(d, ["a", "b"], None, n=2).json()
@@ -227,13 +208,10 @@ def test_prompt_lists_and_n_give_one_choice_each(pair):
     ("body", "status", "word"),
     [
         (b"{", 400, "truncated"),
-        (b"[]", 400, "Expected `object`"),
         (b'{"model": "m"}', 400, "prompt"),
-        (b'{"model": "m", "prompt": []}', 400, "prompt"),
         (b'{"model": "m", "prompt": ["a", 1]}', 400, "not a mixture"),
         (b'{"model": "m", "prompt": "x", "n": 1000000}', 400, "n`"),
         (b'{"model": "other", "prompt": "x"}', 404, "other"),
-        (b'{"model": "m", "prompt": "x", "max_tokens": 0}', 400, "max_tokens"),
         (b'{"model": "m", "prompt": "x", "max_tokens": 9000}', 400, "maximum context length"),
     ],
 )
@@ -302,23 +280,6 @@ def test_client_disconnect_frees_the_batch(pair):
         wait_for(
             lambda: metric(d, "vllm:num_requests_running") == 0, "the aborted request to leave the batch"
         )
-
-
-@pytest.mark.slow
-def test_step_telemetry_counts_the_union(pair):
-    _, d = pair
-    before = {
-        name: metric(d, f"eldr_engine_{name}_count")
-        for name in ("active_experts", "batch_size", "step_seconds")
-    }
-    decode(d, "alone", None, tokens=5)
-    for name, count in before.items():
-        assert metric(d, f"eldr_engine_{name}_count") == count + 5
-    total = metric(d, "eldr_engine_active_experts_sum")
-    decode(d, "alone", None, tokens=5)
-    assert metric(d, "eldr_engine_active_experts_sum") - total == 5 * 4, (
-        "a lone request uses top_k experts a step"
-    )
 
 
 @pytest.mark.slow

@@ -96,10 +96,3 @@ def vllm_choice(
     ids = np.where(known, expert_ids, 0).astype(np.int64)
     replica = (hashed[:, None] % count[ids].astype(np.uint64)).astype(np.int64)
     return np.where(known, table[ids, replica], -1)
-
-
-def rank_loads(physical_ids: npt.NDArray[np.integer], placement: Placement) -> Ids:
-    """Return how many physical experts each rank activates for these ids of any shape, int64 of shape (R,); -1 counts nowhere."""
-    used = active_set(physical_ids, len(placement.physical_to_logical))
-    loads: Ids = used.reshape(placement.ranks, -1).sum(1)
-    return loads

@@ -65,13 +65,6 @@ def test_the_policy_of_each_router_is_what_it_says(target):
             "PodUnreachable",
             "pod p does not tell its metrics at port 8100: dial tcp: i/o timeout; where NetworkPolicies keep",
         ),
-        (ROUTER_PAGE, (500, "oops"), "PodUnreachable", "at port 9100: status 500"),
-        (
-            ENGINE_PAGE,
-            (403, json.dumps({"kind": "Status", "message": "you may not"})),
-            "Forbidden",
-            "you may not",
-        ),
     ],
 )
 def test_what_cannot_be_read_is_said(target, answers, path, answer, reason, words):

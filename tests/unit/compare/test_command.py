@@ -45,7 +45,6 @@ def fails(*arguments, code=1):
             ["--window", "40"],
             ("WindowTooShort", "requests last up to 30 s", "--window 40", "name 60 at least"),
         ),
-        (["--window", "40", "--carry-over", "21"], ("WindowTooShort", "another --carry-over")),
     ],
 )
 def test_spans_that_cannot_be_measured_are_refused(answers, arguments, words):
@@ -90,8 +89,3 @@ def test_every_field_and_option_is_documented():
     told = document(report(windows, [True, False] * 3, "MarginalUnion", "JSQ", 7))
     names = [*told, *told["tpot"], *told["tpot"]["change"]]
     assert undocumented("compare", names, command) == []
-
-
-def test_a_deployment_that_is_not_there_is_said_before_anything_else(answers):
-    assert fails("nope", "--against", "JSQ", "--carry-over", "5").startswith("Error: NotFound: there is no ")
-    assert answers["patches"] == []

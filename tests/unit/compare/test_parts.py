@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eldr.compare.course import ADOPT_SECONDS, Course, Do, Phase, Window, due, step, windows
+from eldr.compare.course import ADOPT_SECONDS, Course, Do, Phase, Window, step, windows
 from eldr.compare.figures import (
     Figures,
     FiguresError,
@@ -59,11 +59,6 @@ def test_the_course_of_a_window(phase, after, is_set, is_adopted, wanted):
 
 def test_the_course_ends_after_its_last_window():
     assert step(Course(COURSE.windows, 300.0, 30.0, 2), 0.0, is_set=True, is_adopted=True)[1] is Do.END
-
-
-def test_only_spans_of_time_are_due():
-    at = {phase: due(Course(COURSE.windows, 300.0, 30.0, 0, phase, 1000.0)) for phase in Phase}
-    assert at == {Phase.SWITCH: None, Phase.ADOPT: None, Phase.SETTLE: 1030.0, Phase.MEASURE: 1270.0}
 
 
 ENGINE = """\

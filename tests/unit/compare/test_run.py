@@ -205,14 +205,6 @@ def test_a_connection_that_stays_away_is_told_with_what_to_do(pool, clock):
     assert is_as_before(pool)
 
 
-def test_a_lost_connection_is_reported_once(pool, clock):
-    said: list[str] = []
-    clock.after(290, lambda: setattr(pool, "away", True))
-    clock.after(310, lambda: setattr(pool, "away", False))
-    compare(pool, clock, said=said)
-    assert len([line for line in said if line.endswith("no route to host: trying on")]) == 1
-
-
 def test_a_switch_that_was_written_and_not_answered_is_no_interference(pool, clock):
     clock.after(290, lambda: setattr(pool, "answers_lost", 1))
     assert len(compare(pool, clock)) == 12
@@ -257,19 +249,6 @@ def test_a_pair_whose_centroids_change_is_left_out(pool, clock):
     found = report(measured, [one.is_own for one in course().windows], "MarginalUnion", "JSQ", 3)
     assert found.pairs == 5
     assert [why.partition(": ")[2] for why in found.left_out] == ["the centroid set changed"]
-
-
-@pytest.mark.slow
-def test_a_policy_against_itself_shows_nothing(clock):
-    """In at least nine of ten runs; each is a whole comparison."""
-    found = 0
-    for seed in range(30):
-        pool = Pool(clock, TPOT, seed=seed)
-        measured = compare(pool, clock, against="MarginalUnion", poll=20.0)
-        order = [one.is_own for one in course().windows]
-        told = report(measured, order, "MarginalUnion", "MarginalUnion", 3).changes["tpot"]
-        found += told.is_significant
-    assert found <= 3
 
 
 @pytest.mark.parametrize("idle", [1, 2])

@@ -94,11 +94,9 @@ def test_an_optimal_start_is_kept_among_equals():
     ("costs", "capacity", "start", "reason"),
     [
         (np.zeros((3, 2)), 1, None, "2 clusters of 1 cannot hold 3 points; at least 2 is needed"),
-        (np.zeros((3, 0)), 1, None, "no empty axis"),
         (np.zeros(3), 1, None, "costs: expected"),
         (np.array([[np.nan, 1.0]]), 1, None, "NaN"),
         (np.zeros((3, 2)), 2, np.array([0, 0, 0]), "holds more than 2"),
-        (np.zeros((3, 2)), 2, np.array([0, 2, 0]), "clusters below 2"),
         (np.zeros((3, 2)), 2, np.array([0, 1]), "expected 3 clusters"),
     ],
 )

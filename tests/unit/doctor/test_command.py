@@ -101,12 +101,6 @@ def test_checks_without_rights_are_skipped_and_the_rest_looks(answers):
     assert "skipped: may not get pods/proxy" in said
 
 
-def test_a_router_that_the_api_server_does_not_reach_is_a_problem(answers):
-    answers[ROUTER] = (503, '{"kind": "Status", "message": "dial tcp 10.0.0.7:8000: i/o timeout"}')
-    said = run("x", code=1)
-    assert "router of pod x-prefill-0: it does not answer: dial tcp 10.0.0.7:8000: i/o timeout" in said
-
-
 def test_the_log_of_an_engine_that_ended_is_read(answers):
     ended = healthy.pod()
     ended["status"]["containerStatuses"][0] |= {

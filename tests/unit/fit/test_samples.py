@@ -71,10 +71,8 @@ def test_no_samples_say_why():
     [
         ({"other model": 9}, "check the model's name"),
         ({"other model": 9, "inexact counts": 1}, "engines that count every token"),
-        ({"older than the look-back": 9, "other geometry": 1}, "look back further"),
         ({"layers that do not sum to tokens x top-k": 9}, "the same version of the plug-in on all engines"),
         ({"damaged records": 9}, "versions that belong together"),
-        ({"other geometry": 9}, "send traffic"),
     ],
 )
 def test_no_samples_say_what_to_do(skipped, remedy):
@@ -124,21 +122,16 @@ NOTHING = bytes(4 * 64 * 2)
     ("fields", "reason"),
     [
         ({"decode": NOTHING}, "layers that do not sum to tokens x top-k"),
-        ({"decode": NOTHING, "decode_tokens": -1}, "layers that do not sum to tokens x top-k"),
-        ({"prefill": NOTHING}, "layers that do not sum to tokens x top-k"),
         ({"prompt_tokens": 2**62}, "layers that do not sum to tokens x top-k"),
         ({"prompt_tokens": lambda tokens: tokens + 1}, "layers that do not sum to tokens x top-k"),
-        ({"decode_tokens": 99}, "layers that do not sum to tokens x top-k"),
         ({"prefill": bumped}, "layers that do not sum to tokens x top-k"),
         ({"decode": bumped}, "layers that do not sum to tokens x top-k"),
         ({"prefill": piled}, "experts with more hits than there were tokens"),
         ({"decode": piled}, "experts with more hits than there were tokens"),
         ({"time": float("nan")}, "damaged records"),
-        ({"time": float("inf")}, "damaged records"),
         ({"in_flight": -1}, "damaged records"),
         ({"in_flight": 2**64 - 1}, "damaged records"),
         ({"prompt_tokens": 0, "prefill": NOTHING, "decode": None, "top_k": 0}, "damaged records"),
-        ({"prompt_tokens": 0, "prefill": NOTHING, "decode": None, "top_k": 65}, "damaged records"),
         ({"n_layers": -4, "n_experts": -64}, "damaged records"),
         ({"n_layers": 0}, "damaged records"),
     ],
@@ -154,14 +147,6 @@ def test_impossible_records_are_left_out_and_counted(make_record, fields, reason
     assert len(samples) == 2
     assert np.isfinite(samples.times).all()
     assert samples.in_flight.dtype == np.int64
-
-
-def test_impossible_records_are_no_majority(make_record):
-    nothing = {"prompt_tokens": 0, "prefill": NOTHING, "decode": None, "top_k": 0}
-    chosen, skipped = choose([make_record(0, 0), *(make_record(n, n, **nothing) for n in (1, 2, 3))])
-    samples = make_samples(chosen, skipped)
-    assert len(samples) == 1
-    assert samples.skipped == {"damaged records": 3}
 
 
 def test_prompts_without_tokens_have_no_preference(make_record):

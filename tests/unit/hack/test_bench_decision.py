@@ -32,18 +32,6 @@ def test_pools_that_decide_as_named_have_figures():
     assert len({figure["name"] for figure in figures}) == 3
 
 
-def test_a_locality_that_does_not_follow_ends_the_program_with_a_sentence(monkeypatch, capsys):
-    monkeypatch.setattr(Locality, "follow", lambda *_, **__: None)
-    monkeypatch.setattr(decision, "CASES", (UNION,))
-    monkeypatch.setattr(decision, "one_thread", lambda: None)
-    with pytest.raises(SystemExit) as ended:
-        decision.main()
-    assert ended.value.code not in {0, None}
-    assert "expected MarginalUnion for reason 'union'" in str(ended.value)
-    assert "wrong_shape" in str(ended.value)
-    assert not capsys.readouterr().out
-
-
 def blind(self, signature, endpoints, situation, exact=Locality.expect):
     """Leave requests without a signature out of what an engine has."""
     held = self.unions.table() if self.unions else {}
@@ -58,15 +46,12 @@ NO_SCORE = "eldr_router.placement.choice.score", lambda *_: (None, "no_centroids
     ("target", "fault", "case", "why"),
     [
         (*NO_SCORE, BAND, "expected ELDR for reason 'similarity'"),
-        (*NO_SCORE, UNION, "'union', False"),
-        ("eldr_bench.decision.count", lambda: iter(lambda: 0, 1), UNION, "1 different requests"),
         (
             "eldr_router.placement.locality.Locality.join",
             lambda *_: None,
             UNION,
             r"unions hold \{\}, in flight are \{'d",
         ),
-        ("eldr.core.union.Stay.leave", lambda _: None, UNION, "unions hold"),
         (
             "eldr_bench.decision.Locality",
             lambda most_layers: Locality(most_layers + 1),

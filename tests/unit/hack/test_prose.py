@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from tests.support.scripts import HACK, script
+from tests.support.scripts import script
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,8 @@ def test_a_long_sentence_is_named_with_its_length(faults):
     ("text", "better"),
     [
         ("It was mended.", "fixed"),
-        ("When traffic harms it.", "regresses"),
         ("A re-fit runs.", "refit"),
-        ("The Learned law holds.", "step-time model"),
         ("# How it is mended", "fixed"),
-        ("| a | what was mended |", "fixed"),
     ],
 )
 def test_words_to_avoid_are_named_with_a_better_one(faults, text, better):
@@ -46,24 +43,14 @@ def test_words_to_avoid_are_named_with_a_better_one(faults, text, better):
     assert better in fault
 
 
-def test_every_bold_word_of_the_glossarys_last_column_is_refused(prose, faults):
-    words = prose.avoided((HACK.parent / "docs" / "glossary.md").read_text())
-    assert len(words) > 25
-    for word, better in words.items():
-        assert any(f"write {better}" in fault for fault in faults(f"It says {word} here.")), word
-
-
 @pytest.mark.parametrize(
     "text",
     [
         f"| {'word ' * 50} |",
-        f"    {'word ' * 50}",
         f"```\n{'word ' * 50}\n```",
-        f"# {'word ' * 50}",
         "The field `harms` is an array.",
         "A [page](docs/mended.md).",
         "\n".join(f"- {'word ' * 20}" for _ in range(3)),
-        "The charms of the harmonic mean.",
     ],
 )
 def test_tables_code_headings_and_list_items_are_no_long_sentences(faults, text):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from eldr_kube.agent.addresses import Addresses
-from eldr_kube.agent.images import Image, ImageMap, dump_images, load_images
+from eldr_kube.agent.images import Image, dump_images, load_images
 from eldr_kube.agent.launch import Launch, substitute
 from eldr_kube.agent.logs import tail_offset
 from eldr_kube.agent.probes import Health, port_number
 from eldr_kube.agent.resources import quantity, resource_value
 from eldr_kube.agent.restarts import Backoff, restarts_after
-from eldr_kube.vllm import NoEnvironmentError, vllm_images
 
 
 @pytest.mark.parametrize(
@@ -96,20 +94,6 @@ def test_first_of_several_image_maps_wins(tmp_path: Path):
     assert load_images(second, first).find("vllm/vllm-openai:1").entrypoint == ("other",)
 
 
-def test_vllm_images_run_from_an_environment(tmp_path: Path):
-    with pytest.raises(NoEnvironmentError, match=r"no bin/vllm.*hack/vllm/install"):
-        vllm_images(tmp_path)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "vllm").touch()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    images = ImageMap(vllm_images(tmp_path))
-    for reference in ("vllm/vllm-openai-rocm:v0.32.0", "docker.io/vllm/vllm-openai:v0.32.0", "rocm/vllm:1"):
-        image = images.find(reference)
-        assert image.entrypoint == (str(tmp_path / "bin" / "vllm"), "serve")
-        assert image.path == (str(tmp_path / "bin"),)
-        assert str(tmp_path) in image.keep
-
-
 def test_paths_are_replaced_whole(tmp_path: Path):
     launch = Launch(
         command=["cat", "/etc/eldr/routing.json", "--dir=/etc/eldr", "/etc/eldritch", "/x/etc/eldr"],
@@ -147,7 +131,6 @@ def test_addresses_are_unique_between_agents_and_pods():
         (b"a\nb\nc\n", 9, b"a\nb\nc\n"),
         (b"a\nb\n", 0, b""),
         (b"", 3, b""),
-        (b"\n\n\n", 2, b"\n\n"),
         (b"x" * 200_000 + b"\nlast\n", 1, b"last\n"),
     ],
 )

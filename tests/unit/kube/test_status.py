@@ -32,12 +32,10 @@ def pod_of(*main: ContainerState, initial: tuple[ContainerState, ...] = (), **mo
     ("pod", "expected"),
     [
         (pod_of(state(RUNNING)), "Running"),
-        (pod_of(state(WAITING)), "Running"),
         (pod_of(state(ended(0))), "Running"),
         (pod_of(state(ended(0), "Never")), "Succeeded"),
         (pod_of(state(ended(1), "Never")), "Failed"),
         (pod_of(state(ended(1), "OnFailure")), "Running"),
-        (pod_of(state(ended(0), "Never"), state(RUNNING, "Never")), "Running"),
         (pod_of(state(ended(0), "Never"), state(ended(2), "Never")), "Failed"),
         # A sidecar still has to end before a Job's pod is over.
         (pod_of(state(ended(0), "Never"), initial=(state(RUNNING, init="sidecar"),)), "Running"),
@@ -48,7 +46,6 @@ def pod_of(*main: ContainerState, initial: tuple[ContainerState, ...] = (), **mo
             "Failed",
         ),
         (pod_of(state(WAITING), initial=(state(ended(1), init="init"),), initialized=False), "Pending"),
-        (pod_of(state(RUNNING), ending=True), "Running"),
         (pod_of(state(ended(0)), ending=True), "Succeeded"),
         (pod_of(state(ended(137)), ending=True), "Failed"),
         (pod_of(state(ended(0)), ending=True, failure=("DeadlineExceeded", "late")), "Failed"),

@@ -41,17 +41,6 @@ def test_chains_are_equal_as_far_as_prompts_are(prompt, at, other):
         assert (mine == theirs) == (end <= same)
 
 
-def test_chains_are_short():
-    assert [len(chain(bytes(size))) for size in (0, 255, 256, 4096, 64 << 10, 8 << 20)] == [
-        0,
-        0,
-        1,
-        16,
-        65,
-        96,
-    ]
-
-
 @st.composite
 def sends(draw):
     """Prompts that share beginnings, and the engine each was sent to."""

@@ -41,8 +41,8 @@ def test_what_the_router_alone_may_say_is_refused_everywhere(path, body):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("store", True), ("store", "yes"), ("background", True), ("previous_response_id", "resp_1"),
-        ("conversation", "conv_1"), ("conversation", {"id": "conv_1"}), ("prompt", {"id": "p"}),
+        ("store", True),  ("background", True), ("previous_response_id", "resp_1"),
+        ("conversation", "conv_1"),  ("prompt", {"id": "p"}),
     ],
 )  # fmt: skip
 def test_what_needs_a_memory_is_refused_with_a_reason(name, value):
@@ -64,7 +64,6 @@ def test_what_asks_for_no_memory_is_taken(name):
     ("path", "name", "value"),
     [
         (RESPONSES, "max_output_tokens", 0),
-        (RESPONSES, "max_output_tokens", "many"),
         (RESPONSES, "ignore_eos", "x"),
         (RESPONSES, "user", "x" * (1 << 20)),
         (MESSAGES, "max_tokens", None),
@@ -89,16 +88,13 @@ def test_no_limit_is_not_less_than_one_token_even_with_echo():
     ("path", "fields", "why"),
     [
         (RESPONSES, {}, None),
-        (RESPONSES, {"input": [SAID]}, None),
         (RESPONSES, {"input": 3}, "input"),
         (RESPONSES, {"n": 4, "echo": True}, None),  # no field of this path
         (RESPONSES, {"tools": []}, None),
         (RESPONSES, {"tools": [{"type": "function", "name": "f"}, {"type": "custom"}]}, None),
         (RESPONSES, {"tools": [{"type": "function"}, {"type": "code_interpreter"}]}, "tools"),
         (RESPONSES, {"tools": [{"type": "mcp", "server_label": "x"}]}, "tools"),
-        (RESPONSES, {"tools": [{}]}, "tools"),
         (RESPONSES, {"tools": [1]}, "tools"),
-        (RESPONSES, {"include_reasoning": True}, None),
         (RESPONSES, {"include_reasoning": False}, "include_reasoning"),
         (MESSAGES, {}, None),
         (MESSAGES, {"messages": "x"}, "messages"),
@@ -106,7 +102,6 @@ def test_no_limit_is_not_less_than_one_token_even_with_echo():
         (MESSAGES, {"tools": [{"name": "f"}], "tool_choice": {"type": "auto"}}, None),
         (MESSAGES, {"tools": [{"name": "f"}], "tool_choice": {"type": "any"}}, "tool_choice"),
         (MESSAGES, {"tools": [{"name": "f"}], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
-        (MESSAGES, {"tools": [{"name": "f"}], "tool_choice": 5}, None),
         (MESSAGES, {"tool_choice": {"type": "any"}}, None),
     ],
 )
@@ -172,7 +167,6 @@ def completed(tokens=1, status="completed"):
     ("data", "word"),
     [
         (CREATED, "early"),
-        (CREATED.replace(b"created", b"in_progress"), "early"),
         (CREATED.replace(b"created", b"some_new_name"), "early"),
         (b'{"item":{"id":"m"},"output_index":0,"type":"response.output_item.added"}', "tokens"),
         (DELTA, "tokens"),
@@ -184,7 +178,6 @@ def completed(tokens=1, status="completed"):
         (b'{"error":{"message":"x","code":500}}', "error_event"),
         (b'{"error":{"message":"x","code":400}}', "tokens"),
         (b"[DONE]", "tokens"),
-        (b"[1]", "tokens"),
         (b'{"response":', "tokens"),
     ],
 )
@@ -216,7 +209,6 @@ def ended(reason="end_turn"):
         (b'{"error":{"code":400}}', "tokens"),
         (b'{"type"', "tokens"),
         (b"[DONE]", "tokens"),
-        (b"5", "tokens"),
     ],
 )
 def test_first_words_of_a_message(data, word):

@@ -8,7 +8,7 @@ import pytest
 
 from eldr.centroids import CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE, ROLE_PREFILL
-from eldr.wire import ExpertCounts, encode_counts
+from eldr.wire import ExpertCounts
 from eldr_router.engines.endpoint import Lease
 from eldr_router.engines.load import Load
 from eldr_router.engines.registry import Registry
@@ -371,17 +371,7 @@ def test_another_attempt_pays_no_toll():
     assert place.locality.tolls.of(range(3)) == tolls
 
 
-def test_signatures_from_the_wire():
-    value = ExpertCounts(np.arange(4, dtype=np.uint16).reshape(1, 4), top_k=1, tokens=6, exact=True)
-    assert (read_signature(encode_counts(value)).counts.counts == value.counts).all()
-
-
 def test_two_prefill_engines_take_turns_although_decode_chooses_too():
     registry = Registry(Clock())
     turns = [(registry.turn(ROLE_PREFILL) % 2, registry.turn(ROLE_DECODE) % 2) for _ in range(4)]
     assert turns == [(1, 1), (0, 0), (1, 1), (0, 0)]
-
-
-def test_authorities():
-    assert EndpointSpec(ROLE_DECODE, "d", "::1", 5).authority == "[::1]:5"
-    assert EndpointSpec(ROLE_DECODE, "d", "10.0.0.1", 5).authority == "10.0.0.1:5"

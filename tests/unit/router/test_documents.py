@@ -10,7 +10,6 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.framing import LengthBody
 from eldr_router.http.head import ResponseHead
 from eldr_router.placement.table import (
-    DomainShare,
     Intent,
     RoutingError,
     SetRef,
@@ -67,24 +66,19 @@ def test_a_routing_document():
         ({"version": 2}, "version"),
         ({"policy": "Best"}, "policy"),
         ({"tau": 3}, "tau"),
-        ({"tau": True}, "tau"),
         ({"tau": float("nan")}, "tau: expected `float` .* got nan"),
         ({"tau": 10**400}, "tau"),
-        ({"tau": "0.1"}, "tau: expected `float`, got '0.1'"),
         ({"min_candidates": 0}, "min_candidates"),
-        ({"min_candidates": 1.5}, "min_candidates"),
         ({"max_load": 0.5}, "max_load"),
         ({"max_load": float("inf")}, "max_load"),
         ({"prior": -1}, "prior"),
         ({"policy": "Domain"}, "domains: policy Domain needs at least one, got none"),
-        ({"policy": "Domain", "domains": []}, "domains: policy Domain needs at least one"),
         ({"domains": "code"}, "domains: expected `array`, got 'code'"),
         ({"domains": [{"name": "a"}, 5]}, r"domains\[1\]: expected `object`, got 5"),
         ({"domains": [{"name": "a b"}]}, r"domains\[0\].name: .* got 'a b'"),
         ({"domains": [{"name": "a", "weight": 2}]}, r"domains\[0\]: object contains unknown field `weight`"),
         ({"domains": [{"name": "a"}, {"name": "a"}]}, r"domains: every name counts once, got \['a', 'a'\]"),
         ({"domains": [{"name": "a", "share": 0}]}, r"domains\[0\].share: expected `float` >= 1e-06, got 0"),
-        ({"max_in_flight": "8"}, "max_in_flight"),
         ({"max_waiting": -1}, "max_waiting"),
         ({"max_wait_seconds": 0}, "max_wait_seconds"),
         ({"sample_rate": 1.1}, "sample_rate"),
@@ -102,23 +96,6 @@ def test_documents_that_are_refused(change, names):
         parse({**DOCUMENT, **change})
 
 
-def test_who_may_wait_is_left_to_the_options_unless_the_document_says():
-    intent = parse(DOCUMENT)
-    assert (intent.max_waiting, intent.max_wait_seconds) == (None, None)
-    intent = parse({**DOCUMENT, "max_waiting": 0, "max_wait_seconds": 2.5})
-    assert (intent.max_waiting, intent.max_wait_seconds) == (0, 2.5)
-
-
-def test_domains_share_the_slots():
-    domains = [{"name": "small"}, {"name": "large", "share": 3}]
-    intent = parse({**DOCUMENT, "policy": "Domain", "domains": domains})
-    assert intent.domains == (DomainShare("small"), DomainShare("large", 3.0))
-    table = make_table(intent, epoch=0, active=None, centroids=None)
-    assert table.policy_in_effect == "Domain"
-    assert table.policy.groups == {"large": frozenset({0, 1, 2}), "small": frozenset({3})}
-    assert make_table(parse(DOCUMENT), epoch=0, active=None, centroids=None).policy_in_effect == "JSQ"
-
-
 def test_domains_share_the_slots_of_a_worker_file():
     def workers(*slots, domains="[{name: a}, {name: b}]"):
         decode = ", ".join(
@@ -132,15 +109,6 @@ def test_domains_share_the_slots_of_a_worker_file():
     with pytest.raises(RoutingError, match="domains: 2 of them cannot share 0 decode engines with a slot"):
         workers(-1, -1)
     assert groups(workers()) == {}, "engines may come later"
-
-
-def test_no_bound_on_load():
-    assert parse({**DOCUMENT, "max_load": None}).max_load is None
-
-
-def test_not_an_object():
-    with pytest.raises(RoutingError):
-        parse([])
 
 
 def test_a_worker_file():
@@ -168,7 +136,6 @@ def test_a_worker_file():
         ("a: [", "YAML"),
         ("[]", "Expected `object`"),
         ("modle: m", "modle"),
-        ("decode: 3", "decode"),
         ("decode: [3]", r"decode\[0\]"),
         ("decode: [{name: a, url: 'https://h'}]", "url"),
         ("decode: [{name: a, url: 'http://h/path'}]", "url"),
@@ -184,7 +151,6 @@ def test_a_worker_file():
         ("policy: x", "policy"),
         ('decode: [{name: "d0\\n", url: "http://h"}]', r"decode\[0\].name"),
         ("decode: !!set {a}", "decode"),
-        ("domains: !!set {a}", "domains"),
         ('"\\ud800": 1', "surrogates not allowed"),
         ('"x - at `$.foo": 1', "unknown field"),
     ],

@@ -35,14 +35,6 @@ def drive(engine, arrivals):
 
 
 @pytest.mark.parametrize("steady", [False, True])
-def test_a_lone_request_takes_as_many_steps_as_tokens(population, steady):
-    joined, ended, ran = drive(engine(population, steady=steady), [(2.0, 7)])
-    assert joined == {0: (2.0, 3.5)}
-    assert ended[0] == pytest.approx(2.0 + 7 * 1.5)
-    assert sum(steps.steps for steps in ran) == 7
-
-
-@pytest.mark.parametrize("steady", [False, True])
 def test_who_comes_in_a_step_joins_at_the_next(population, steady):
     joined, ended, ran = drive(engine(population, steady=steady), [(0.0, 5), (1.6, 2), (2.9, 1)])
     # steps of 1.5 s alone: the second ends at 3.0, where both join; then 2.5 s with three, and 2.0 s with two

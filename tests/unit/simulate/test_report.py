@@ -10,7 +10,7 @@ from eldr.simulate.comparison import Setting
 from eldr.simulate.drafts import NO_DRAFTS
 from eldr.simulate.measures import Measures
 from eldr.simulate.policies import Settings, contenders
-from eldr.simulate.report import as_json, as_text, notes
+from eldr.simulate.report import as_json, notes
 
 CALM = replace(Measures(**{field.name: 1 for field in fields(Measures)}), waited=0.0)
 SETTING = Setting(
@@ -46,17 +46,6 @@ def test_the_least_mean_and_tail_of_those_that_shorten_the_mean_is_recommended(r
     assert report(*rows, width=width)["recommended"] == recommended
 
 
-def test_the_first_line_says_what_to_set():
-    said = list(as_text(report((-0.2, -0.1), (0.0, 0.0), (0.0, 0.0))))
-    assert said[0] == "Set spec.router.policy: ELDR."
-    assert said[-1] == "Note: one caveat."
-    (row,) = (line.split() for line in said if line.startswith("ELDR"))
-    assert row[1:3] == ["-20.0", "±0.2"]
-    assert any(line.startswith("MarginalUnion, no centroids") for line in said)
-    nothing = next(as_text(report((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))))
-    assert nothing.startswith("Leave spec.router.policy as it is: no policy shortens")
-
-
 def test_intervals_are_students():
     found = report((-0.2, 0.0), (0.0, 0.0), (0.0, 0.0), seeds=3, width=0.05)
     assert found["policies"][1]["change"]["tpot_mean"][1] == pytest.approx(
@@ -71,7 +60,7 @@ def test_readers_hear_of_few_requests_and_of_full_engines():
     figures = as_json(SETTING, rows, [[calm, calm]] * 2)
     assert list(notes(figures, 100)) == []
     (few,) = notes(figures, 30)
-    assert few.startswith("engines hold 40 requests together, and there are 30 different ones")
+    assert "30 different" in few
     (full,) = notes(as_json(SETTING, rows, [[calm, replace(calm, waited=0.4)]] * 2), 100)
-    assert full.startswith("with ELDR 40% of the requests came to an engine without room")
+    assert "ELDR 40%" in full
     assert list(notes(as_json(SETTING, rows, [[calm, calm]]), 100)) == ["one seed gives no intervals"]

@@ -56,7 +56,6 @@ def test_a_ready_deployment_is_asked_before_one_that_only_serves(found, name, ch
             "",
             "there is no EldrDeployment in namespace team. Create one.*kubectl apply -f examples/simulator.yaml",
         ),
-        ([READY], "other", "there is no EldrDeployment other in namespace team"),
         (
             [STARTS, READY],
             "starts",
@@ -64,7 +63,7 @@ def test_a_ready_deployment_is_asked_before_one_that_only_serves(found, name, ch
         ),
         ([deployment("new")], "", "team/new has no condition yet: does an operator serve its namespace"),
     ],
-    ids=["none", "none of that name", "not serving", "not looked after"],
+    ids=["none", "not serving", "not looked after"],
 )
 def test_without_a_deployment_that_serves_it_says_what_to_do(found, name, message):
     with pytest.raises(NoTargetError, match=message):
@@ -130,11 +129,9 @@ def test_it_looks_in_every_namespace_or_in_several(tmp_path):
     [
         ((503, '{"error": {"message": "no decode engine"}}'), "answers with status 503: .*no decode engine"),
         ((200, "<html>"), "answers with something other than a completion: <html>"),
-        ((200, "[]"), "answers with something other than a completion"),
         ((200, json.dumps(COMPLETION | {"usage": {"completion_tokens": 0}})), "answers without a token"),
-        ((200, json.dumps(COMPLETION | {"choices": []})), "answers without a token"),
     ],
-    ids=["error", "another server", "a list", "no token", "no choice"],
+    ids=["error", "another server", "no token"],
 )
 def test_a_wrong_answer_fails_with_what_came(tmp_path, answer, message):
     done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, COMPLETIONS: answer}, "--url", "URL")
@@ -203,10 +200,6 @@ PROXY = {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3")}
     ("answers", "said"),
     [
         (
-            PROXY | {PROXIED: refusal(403, "pods/proxy is forbidden", kind="Status")},
-            ["Forbidden: pods/proxy is forbidden; this takes list of pods and create"],
-        ),
-        (
             PROXY | {PROXIED: refusal(503, "no connection", kind="Status")},
             ["pod ready-0 through the API server: no connection"],
         ),
@@ -215,16 +208,9 @@ PROXY = {TEAM: {"items": [READY]}, PODS: pod("10.1.2.3")}
             ["the API key is missing", "ELDR_API_KEY"],
         ),
         (PROXY | {PODS: {"items": []}}, ["EldrDeployment team/ready has no pod with a router"]),
-        (
-            {TEAM: refusal(403, "eldrdeployments is forbidden")},
-            [
-                "Forbidden: eldrdeployments is forbidden; this takes list of eldrdeployments, in namespace team"
-            ],
-        ),
         ({TEAM: {"items": None}}, ["expected a list of them in items"]),
-        ({TEAM: {"items": [{}]}}, ["expected a list of them in items"]),
     ],
-    ids=["no right", "no way", "no key", "no router", "no right to list", "no list", "no deployments"],
+    ids=["no way", "no key", "no router", "no list"],
 )
 def test_what_keeps_it_from_an_answer_is_said(tmp_path, answers, said):
     done, _ = smoke(tmp_path, answers)

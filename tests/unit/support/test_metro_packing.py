@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from eldr.engine.balance.packing import activation_weights, spread
 from tests.support.metro import Placement, exact
-from tests.support.metro.baselines import pack, vllm_choice
+from tests.support.metro.baselines import pack
 
 
 @st.composite
@@ -60,11 +60,3 @@ def test_no_rank_holds_an_expert_twice_while_another_lacks_it(packing):
 def test_activation_weights_are_shares_of_steps():
     weights = activation_weights([0, 5, 1e9], 10)
     assert weights == pytest.approx([0, 1 - np.exp(-0.5), 1])
-
-
-def test_vllm_spreads_tokens_by_the_hash_of_their_index():
-    placement = Placement([0, 1, 2, 0, 1, 0], 3, 2)
-    ids = np.array([[0, 1], [0, 1], [2, 0], [-1, 3]])
-    # 2654435769 * i mod 2^32 = 0, 2654435769, 1013904242, 3668340011
-    assert vllm_choice(ids, placement).tolist() == [[0, 1], [0, 4], [2, 5], [-1, -1]]
-    assert vllm_choice(ids, placement, [2, 2]).tolist() == [[0, 1], [0, 4], [2, 0], [-1, -1]]
