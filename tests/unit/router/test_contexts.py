@@ -164,7 +164,7 @@ def test_a_short_request_waits_at_an_engine_until_another_ends():
     contexts = Contexts()
     assert room(contexts, 500, 9999, 10_000, 10_001) == [0, 1], "vLLM lets it in soon"
     assert room(contexts, 600, 9600, 9601) == [0], "5 % of the cache, and a quarter of what is free"
-    with pytest.raises(RouterError, match="about 501 tokens .* room for more than 500;"):
+    with pytest.raises(RouterError, match=r"about 501 tokens .* room for more than 500;"):
         room(contexts, 501, 10_000)
 
 
