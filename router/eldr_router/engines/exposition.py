@@ -1,4 +1,4 @@
-"""What decode engines' metrics say of their steps. Pure.
+"""Metrics of decode engines: steps, KV caches, answers. Pure.
 
 Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed. Of the data-parallel ranks of an
 engine one reports each step, with the whole engine's batch and experts: so what they report adds up.

@@ -18,12 +18,12 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError, no_endpoint
 
 _BUSY_SECONDS = 2.0
-"""So long after a request another one is expected."""
+"""Seconds after a request during which a router counts as busy."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """Another router: when it answered last, and why it does not."""
+    """Another router: its last answer, and its problem, if any."""
 
     answered_at: float | None = None
     problem: str | None = None
@@ -42,11 +42,11 @@ class Registry:
     peers : dict of Address to Peer
         The other routers, by admin address.
     turns : dict of str to int
-        The last number of :meth:`turn` by role.
+        The last value that :meth:`turn` returned, by role.
     on_room : callable
-        Called where decode engines may have room that they had not.
+        Called whenever a decode engine may have got room.
     contexts : Contexts
-        What requests are expected to hold of KV caches.
+        What requests are expected to hold in KV caches.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -65,7 +65,7 @@ class Registry:
     def replace(self, role: str, specs: Iterable[EndpointSpec]) -> None:
         """Set the engines of a role.
 
-        Those that stay keep their load and health, whatever slot they have now.
+        An engine that stays keeps its load and health, even if its slot changes.
         """
         old = self._endpoints[role]
         new: dict[tuple[str, str, int], Endpoint] = {}
@@ -104,22 +104,20 @@ class Registry:
         refused: frozenset[Endpoint] = frozenset(),
         broken: frozenset[Endpoint] = frozenset(),
     ) -> pairing.Group | None:
-        """Return the engines that a request is to go to; None if all may.
-
-        They are a group where some engines may not exchange KV.
+        """Return the KV-compatible group for a request; None if all are alike.
 
         Parameters
         ----------
         limit : int
         refused, broken : frozenset of Endpoint
-            Engines that took no connection, and that failed the request: others are preferred.
+            Engines to avoid: they took no connection, or failed this request.
         """
         if not self._are_mixed:  # nearly always
             return None
         prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
         decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
         decode = self.with_room(decode, limit) or decode
-        if refused or broken:  # rather a result from elsewhere than a decode engine that does it all
+        if refused or broken:  # on a retry, prefer decode engines that some prefill engine can serve
             keys = [each.spec.kv for each in prefill]
             paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
             decode = paired or decode
@@ -131,7 +129,7 @@ class Registry:
         return [pairing.Load(each.spec.kv, total) for each, total in zip(endpoints, totals, strict=True)]
 
     def incompatible(self, role: str, key: str) -> frozenset[Endpoint]:
-        """Return the engines of a role that cannot exchange KV with a key's."""
+        """Return a role's engines that cannot exchange KV with those of a key."""
         if not key or self._keys[role] <= {key}:  # nearly always
             return frozenset()
         return frozenset(
@@ -143,14 +141,16 @@ class Registry:
         return endpoint.health.is_good(self._clock())
 
     def turn(self, role: str) -> int:
-        """Return a number that grows with every choice; it rotates ties."""
-        self.turns[role] += 1  # per role: with one for both, two engines would never take turns
+        """Count up and return the next turn, which rotates ties."""
+        self.turns[role] += (
+            1  # shared by both roles, it would grow by two per request, and two engines would not alternate
+        )
         return self.turns[role]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
         """Return the sequences in flight of engines, whoever sent them.
 
-        Without an engine's report, the other routers count as if each sent as many as this one.
+        If an engine does not report, each other router is assumed to send it as many as this one.
         """
         return [endpoint.in_flight + self._others(endpoint) for endpoint in endpoints]
 
@@ -160,15 +160,15 @@ class Registry:
     def held(self, endpoint: Endpoint) -> int:
         """Return the tokens of KV that a decode engine is expected to hold.
 
-        A sequence of others holds as many as this router's in the mean.
+        Sequences of other routers count with this router's mean.
         """
         return endpoint.tokens + round(self._others(endpoint) * self.contexts.mean)
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
-        """Return the sequences in flight below which an engine gets another.
+        """Return the limit of sequences in flight on an engine.
 
-        One that reports its load holds the limit itself. Of any other each router has an even part, so that all of them together
-        exceed no limit.
+        An engine that reports its load enforces the limit. For any other, each router takes an equal share, so that all together
+        stay within it.
         """
         if endpoint.load is None:
             return max(1, limit // (1 + len(self.peers)))
@@ -213,13 +213,13 @@ class Registry:
         decode = self.usable(ROLE_DECODE)
         if not decode:
             raise no_endpoint(ROLE_DECODE)
-        self.fitting(decode, Context(0, 0))  # it says if KV caches are what lacks
+        self.fitting(decode, Context(0, 0))  # raises the error of KV if caches are full
         raise self.full(limit)
 
     def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
         """Reserve room on some decode engine; None where there is none.
 
-        A request of several sequences counts all of them.
+        One free place is enough for any request; once reserved, all its sequences count.
         """
         self._asked = self._clock()
         try:
@@ -243,7 +243,7 @@ class Registry:
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests came lately, or are in flight."""
+        """Whether a request came lately, or is in flight."""
         if self._undecided or self._clock() - self._asked < _BUSY_SECONDS:
             return True
         return any(e.in_flight for engines in self._endpoints.values() for e in engines.values())
@@ -252,7 +252,7 @@ class Registry:
 class Admission:
     """A reservation on some decode engine.
 
-    ``settle`` it when an engine is chosen, or none is wanted any longer.
+    Call ``settle`` once an engine is chosen, or the request is over.
     """
 
     __slots__ = ("_open", "_registry", "sequences")
@@ -264,13 +264,13 @@ class Admission:
         self.reopen()
 
     def reopen(self) -> None:
-        """Wait for a decode engine (again)."""
+        """Count the reservation (again)."""
         if not self._open:
             self._open = True
             self._registry._undecided += self.sequences  # noqa: SLF001 - one unit with the registry
 
     def settle(self) -> None:
-        """Stop waiting: a lease counts the request from now on, or it is over."""
+        """Stop counting: a lease counts the request now, or it is over."""
         if self._open:
             self._open = False
             self._registry._undecided -= self.sequences  # noqa: SLF001 - one unit with the registry

@@ -1,7 +1,7 @@
 """A completion request: carries out what its state machine says.
 
-Decisions are :mod:`eldr_router.flow.request`'s alone. Everything here happens in callbacks of connections: there is no
-task and no future to a request, and one owner of its response.
+:mod:`eldr_router.flow.request` decides what happens next. This module chooses engines and does the I/O, in callbacks of connections.
+A request has no task or future of its own, and only this object writes its response.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Completion:
         self._admission: Admission | None = None
         self._body: bodies.Parsed | None = None
         self._unsplit_reason: str | None = None
-        self._key = ""  # of the engines that it goes to, while some may not exchange KV
+        self._key = ""  # KV key of the engines it may use; empty while all are compatible
         self._sequences = 1
         self._asked = 0.0
         self._prompt = 0  # tokens, as far as a prefill engine has reported them
@@ -60,17 +60,20 @@ class Completion:
         self._kept: Leg | None = None
         self._kv: dict[str, Any] | None = None
         self._state = State()
-        self.now, self.write = services.clock, client.write  # asked for most often: no frame of ours between
+        self.now, self.write = (
+            services.clock,
+            client.write,
+        )  # called most often, so without a method around them
 
     @classmethod
     def serve(cls, services: Services, request: Request, client: ClientConnection) -> None:
-        """Serve one request; it is counted and answered in any case."""
+        """Serve one request; whatever goes wrong, it is counted and answered."""
         flow = cls(services, request, client)
         try:
             flow._begin()
         except RouterError as error:
             flow._refused(error)
-        except Exception:  # noqa: BLE001 - fail logs it
+        except Exception:  # noqa: BLE001 - ``client.fail`` logs it
             flow._bug()
 
     def _begin(self) -> None:
@@ -90,7 +93,7 @@ class Completion:
             self._start(admission)
 
     def _line_up(self) -> None:
-        """Begin again: engines were full, and nothing is spent on the request."""
+        """Queue again: all engines were full, and none has worked on the request."""
         if self._admission is not None:
             self._admission.settle()
             self._admission = None
@@ -117,7 +120,7 @@ class Completion:
         self._handle(steps.Start())
 
     def _is_short(self) -> bool:
-        """Return whether the prompt is expected to have too few tokens for a prefill engine."""
+        """Return whether the prompt is too short to split; each yes moves the estimate of its tokens towards the usual one."""
         least, contexts = self._table.intent.min_prefill_tokens, self._services.registry.contexts
         if least == 0 or contexts.expected(len(self._request.body)) >= least:
             return False
@@ -129,7 +132,7 @@ class Completion:
         self._telemetry.on_queue_exit()
         try:
             self._start(admission)
-        except Exception:  # noqa: BLE001 - fail logs it
+        except Exception:  # noqa: BLE001 - ``client.fail`` logs it
             self._bug()
 
     def turned_away(self, error: RouterError) -> None:
@@ -143,7 +146,7 @@ class Completion:
         """Take an event from a leg."""
         try:
             self._handle(event)
-        except Exception:  # noqa: BLE001 - fail logs it
+        except Exception:  # noqa: BLE001 - ``client.fail`` logs it
             self._bug()
 
     def _handle(self, event: Event) -> None:
@@ -176,7 +179,7 @@ class Completion:
             self._leg.resume()
 
     def tick(self, now: float) -> None:
-        """Take the time: a lease ends though the engine is silent."""
+        """Check the prefill lease: it can end while an engine is silent."""
         if self._state.phase is Phase.WAIT:
             if now > self._state.expires:
                 self.look()
@@ -194,17 +197,17 @@ class Completion:
     def prefilled(
         self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
     ) -> None:
-        """Take what a prefill engine handed over."""
+        """Take a prefill's result: KV, signature, and the prompt's tokens."""
         self._telemetry.on_prefill_result(signature, self.now(), prompt)
         self._services.names.observe(self._telemetry.model, model)
         self._kv, self._prompt = kv, prompt
         self._services.registry.contexts.learn(len(self._request.body), prompt)
-        # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
-        # was read, and the bytes would look no different
+        # the lease counts from the moment the prompt was sent: the engine began it later, but either process may have been
+        # paused since, which the answer does not show
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
         self.handle(steps.Prefilled(leg.endpoint, kv is not None, expires))
 
-    # what is to be done
+    # actions
 
     def _prefill(self, action: steps.Prefill) -> None:
         registry = self._services.registry
@@ -212,7 +215,9 @@ class Completion:
         if admission is not None:
             admission.reopen()
         self._kv, self._telemetry.signature = None, WHOLE
-        if action.refused or action.broken:  # not only an engine may fail, but all of a key
+        if (
+            action.refused or action.broken
+        ):  # all engines of one KV key may fail together, so choose the group again
             group = registry.group(self._table.max_in_flight, action.refused, action.broken)
             self._key = "" if group is None else group.key
         refused = action.refused | registry.incompatible(ROLE_PREFILL, self._key)
@@ -229,7 +234,7 @@ class Completion:
         )  # fmt: skip
         self._services.telemetry.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
-        self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
+        self._key = endpoint.spec.kv  # of the result: the engine's key may have changed when it answers
         self._telemetry.on_leg_start("prefill", endpoint, choice.reason)
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
         self._asked = self.now()
@@ -281,7 +286,7 @@ class Completion:
 
     def _send(self, action: steps.Send) -> None:
         leg = self._leg
-        assert leg is not None  # noqa: S101 - Decode comes first
+        assert leg is not None  # noqa: S101 - a Decode action made the leg
         kv = self._kv if action.kv else None
         pull_before = None
         if kv is not None:
@@ -323,7 +328,7 @@ class Completion:
 
     def _begin_answer(self, action: steps.Begin) -> None:  # noqa: ARG002
         leg, client = self._leg, self._client
-        assert isinstance(leg, DecodeLeg)  # noqa: S101 - the phase says so
+        assert isinstance(leg, DecodeLeg)  # noqa: S101 - in phase DECODE the leg is one
         assert leg.head is not None  # noqa: S101
         self._services.waiting.discard(self)
         self._drop_body()
@@ -351,7 +356,7 @@ class Completion:
 
     def _pass_on(self, action: steps.PassOn) -> None:
         leg = self._kept if action.kept else self._leg
-        assert leg is not None  # noqa: S101 - Keep came before, or the leg has just answered
+        assert leg is not None  # noqa: S101 - set by Keep, or by the leg that just answered
         self._telemetry.outcome = "engine_error"
         self._respond(leg, None)
 
@@ -406,7 +411,7 @@ class Completion:
             self._over()
 
     def _over(self) -> None:
-        """Give everything back, once, and forget all that the request held."""
+        """Release reservation and queue places, and record the end; once."""
         if self._admission is not None:
             self._admission.settle()
         else:
@@ -422,10 +427,10 @@ class Completion:
         self._request.drop_body()
         self._kv = self._body = None
 
-    # small things
+    # helpers
 
     def _parsed(self) -> bodies.Parsed:
-        assert self._body is not None  # noqa: S101 - nothing is sent to an engine once a response began
+        assert self._body is not None  # noqa: S101 - it is dropped when the response begins, and no engine is sent anything then
         return self._body
 
     def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes], own: bytes = b"") -> list[bytes]:

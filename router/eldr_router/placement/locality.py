@@ -1,4 +1,4 @@
-"""Expected experts of decode engines' batches, while a policy asks."""
+"""Expected experts of each decode engine's batch, for MarginalUnion."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from eldr_router.placement.traffic import Traffic
 log = logging.getLogger(__name__)
 
 _ODD = 20
-"""After so many signatures of another shape in a row the engines serve another model."""
+"""Consecutive signatures of another shape after which engines serve another model."""
 _MOST_ODD = 1280
 _MORE = 4
-"""With each change it takes so many times as many, up to that: two models may be served in turns."""
+"""Each change of the model multiplies that number, up to ``_MOST_ODD``: two models that alternate do not reset the state all the time."""
 _CALM = 1000
-"""After so many of the known shape in a row it takes as few as at first."""
+"""Consecutive signatures of the known shape after which the number is ``_ODD`` again."""
 
 
 class Locality:
-    """The expected unions of a router's decode engines.
+    """What a router knows of experts: unions, step times, savings, traffic.
 
     Parameters
     ----------
     most_layers : int
-        Layers that stand for all.
+        How many layers are looked at, as a sample of all.
 
     Attributes
     ----------
     unions : Unions or None
         None until the first signature shows the model's shape.
-    step_times : Step-time models
-        Of the engines; they are learned whatever the policy.
+    step_times : StepTimes
+        Each engine's step-time model, learned under every policy.
     savings : Savings
-        What placement saves, measured whatever the policy.
+        What placement saves, measured under every policy.
     traffic : Traffic
-        How requests look to the set in effect, counted whatever the policy.
+        How similar requests are to the active set, counted under every policy.
     profiles : Profiles or None
-        The prior while no centroid set is in effect, as old as the unions.
+        The learned prior, used while no centroid set is active; it begins with the unions.
     tolls : Tolls
-        Of the centroid set in effect, or of the profiles.
+        For the active centroid set, or for the profiles without one.
     n_experts : int or None
         Experts per layer of the model, by the last signature.
     """
@@ -67,13 +67,13 @@ class Locality:
         self._most_layers = most_layers
         self._centroids: CentroidSet | None = None
         self._wanted = False
-        self._odd = self._even = 0  # signatures in a row that are not of the known shape, and that are
+        self._odd = self._even = 0  # consecutive signatures of another shape, and of the known one
         self._patience = _ODD
         self._begun = 0
 
     @property
     def edition(self) -> str:
-        """A name that changes when what was reported to others no longer holds."""
+        """The version of reports to other routers; a new one voids the old."""
         return f"{self._begun}.{0 if self.unions is None else self.unions.forgotten}"
 
     def follow(self, centroids: CentroidSet | None, *, wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Asks decode engines now and then how long their steps take."""
+"""Reads metrics of decode engines: step times, KV caches, answers."""
 
 from __future__ import annotations
 
