@@ -141,6 +141,8 @@ class Contexts:
     def observe(self, engine: str, answers: Answers | None, cache: Cache | None) -> None:
         """Observe an engine's report."""
         if cache is not None and cache.used is not None and cache.expected:
+            if not self._expected:  # begin with a full cache, as requests that were not pulled yet say little
+                self._used = self._expected = float(cache.tokens)
             self._used = _KEPT * self._used + cache.used * cache.tokens
             self._expected = _KEPT * self._expected + cache.expected
             self.share = min(1.0, self._used / self._expected)

@@ -184,14 +184,22 @@ def test_what_engines_hold_of_what_is_expected_is_learned():
     contexts.observe("d0", None, SMALL._replace(expected=9000))
     assert contexts.share == 1.0, "it does not report what is in use"
     shared = Cache(100_000, 100_000, used=0.05, expected=200_000)
-    contexts.observe("d0", None, shared)  # fifty requests that share nearly all of a prompt of 4000 tokens
-    assert contexts.share == 0.025
+    for _ in range(50):  # fifty requests that share nearly all of a prompt of 4000 tokens
+        contexts.observe("d0", None, shared)
+    assert contexts.share == pytest.approx(0.025, abs=0.001)
     assert room(contexts, 4000, *[200_000 + 4000 * more for more in (0, 500, 1000)], cache=shared) == [0, 1]
-    contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0, expected=100))
-    assert contexts.share < 1.0
     for _ in range(100):
         contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0, expected=100))
     assert contexts.share == 1.0, "what requests of others hold does not make ours larger"
+
+
+def test_requests_that_were_not_pulled_yet_do_not_open_an_engine_to_all():
+    contexts = Contexts()
+    fresh = Cache(10_000, 10_000, used=0.0, expected=5000)
+    contexts.observe("d0", None, fresh)
+    assert contexts.share > 0.5
+    with pytest.raises(RouterError, match="about 6000 tokens"):
+        room(contexts, 6000, 14_000, cache=fresh)
 
 
 @pytest.fixture
