@@ -194,7 +194,8 @@ async def serving(
     options |= settings or {}
     options.setdefault("workers", folder / "workers.yaml")
     write_workers(options["workers"], made, **fields)
-    app = App(Settings(**options))
+    # on a busy machine an engine of this process may accept late; a port that nobody listens on refuses at once
+    app = App(Settings(**{"connect_timeout_seconds": DEADLINE} | options))
     async with httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client:
         await app.start()
         try:

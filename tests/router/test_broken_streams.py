@@ -1,6 +1,7 @@
 """What ends a stream after its first byte: engines that die or fall silent, clients that leave or do not read."""
 
 import asyncio
+import contextlib
 import json
 
 import httpx
@@ -14,7 +15,7 @@ from tests.fakes.engines import (
     slow,
     token_event,
 )
-from tests.router.conftest import QUICK, until
+from tests.router.conftest import DEADLINE, QUICK, until
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
@@ -174,7 +175,7 @@ async def test_a_client_that_never_reads_is_cut(start):
 async def test_slow_readers_of_whole_answers_stop_nobody_elses_stream(start):
     """A whole answer gives its connection back before the client has read it: from then on it serves strangers."""
     size = 900_000
-    async with start("p0", "d0") as router:
+    async with start("p0", "d0") as router, contextlib.AsyncExitStack() as cleanup:
 
         async def large(exchange):
             body = b'{"choices":[{"text":"' + b"x" * size + b'"}]}'
@@ -188,6 +189,10 @@ async def test_slow_readers_of_whole_answers_stop_nobody_elses_stream(start):
             router["d0"].script.append(large)
             served = router.counter("requests", outcome="ok")
             reader, writer = await router.connect()
+            slow_ones.append((reader, writer))
+            cleanup.callback(
+                writer.transport.abort
+            )  # also if the test fails: open sockets fail the next tests
             writer.transport.pause_reading()
             body = b'{"model":"m","prompt":"x"}'
             writer.write(
@@ -197,8 +202,9 @@ async def test_slow_readers_of_whole_answers_stop_nobody_elses_stream(start):
             await until(
                 lambda n=served: router.counter("requests", outcome="ok") > n, "the answer to be written"
             )
-            slow_ones.append((reader, writer))
-        answers = await asyncio.wait_for(asyncio.gather(*(router.post(stream=True) for _ in range(24))), 20)
+        answers = await asyncio.wait_for(
+            asyncio.gather(*(router.post(stream=True) for _ in range(24))), DEADLINE
+        )
         assert all(got.text.endswith("data: [DONE]\n\n") for got in answers)
         for reader, writer in slow_ones:
             writer.transport.resume_reading()
