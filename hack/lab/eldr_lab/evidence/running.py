@@ -27,11 +27,12 @@ from eldr_lab.evidence.cells import (
 )
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.setting import Drift, Prefill, Setting
-from eldr_lab.pool.study import meet, prepare, run_whole
+from eldr_lab.pool.study import run_whole
 from eldr_lab.report import Interval, interval
 from eldr_lab.synthetic.activations import Synthetic
 from eldr_lab.synthetic.measures import Measures
 from eldr_lab.synthetic.run import Run
+from eldr_lab.synthetic.study import meet, prepare
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""

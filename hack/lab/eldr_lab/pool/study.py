@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
 from eldr.simulate.engine import Engine
 from eldr_bench.proof import require
@@ -15,50 +13,12 @@ from eldr_lab.pool.contenders import Contender
 from eldr_lab.pool.routers import Rolling, Router, exchange
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.witness import Witness, prove
-from eldr_lab.synthetic import centroids, study
 from eldr_lab.synthetic.active import active_experts
 from eldr_lab.synthetic.contenders import BALANCED
-from eldr_lab.synthetic.population import Population, Source
+from eldr_lab.synthetic.population import Population
 from eldr_lab.synthetic.routers import Exchange, Knowledge
 from eldr_lab.synthetic.run import Run, serve
-from eldr_lab.synthetic.study import Fitted, Load, fitted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared(study.Prepared):
-    """What one seed has, and the centroids that studies refit.
-
-    Attributes
-    ----------
-    centroids : dict
-        By number of engines and kind of centroids.
-    """
-
-    centroids: dict[Fitted, CentroidSet] = field(default_factory=dict)
-
-
-def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
-    """Make a seed's requests and fit the centroids that the contenders look at.
-
-    Raises
-    ------
-    ValueError
-        If the requests for calibration cannot carry so many centroids.
-    """
-    traffic = source.traffic(seed)
-    found: dict[Fitted, CentroidSet] = {}
-    if any(contender.centroids for contender in contenders):
-        found = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
-    similarity = {key: centroids.similarities(one, traffic.requests.prefill) for key, one in found.items()}
-    return Prepared(seed, traffic.requests, similarity, found)
-
-
-def meet(prepared: Prepared, setting: Setting) -> Load:
-    """Draw the requests of one setting under one seed."""
-    point = setting.operating_point(prepared.population, prepared.seed)
-    window = setting.window(prepared.population, point.step)
-    workload = setting.workload(prepared.population, point.rate, window, prepared.seed)
-    return Load(point.rate, window, workload)
+from eldr_lab.synthetic.study import Load, Prepared
 
 
 def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Run:
@@ -70,7 +30,7 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
     setting : Setting
     contender : Contender
     load : Load
-        What :func:`meet` returns for this seed and setting.
+        What :func:`eldr_lab.synthetic.study.meet` returns for this seed and setting.
 
     Raises
     ------

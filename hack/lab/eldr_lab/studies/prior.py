@@ -37,12 +37,12 @@ from eldr_lab.evidence.cells import (
 from eldr_lab.evidence.running import setting_of
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.setting import Setting
-from eldr_lab.pool.study import Prepared, meet, prepare, run_whole
+from eldr_lab.pool.study import run_whole
 from eldr_lab.report import Interval, filled, interval, table
 from eldr_lab.synthetic.activations import Synthetic
 from eldr_lab.synthetic.contenders import LEARNED
 from eldr_lab.synthetic.run import Run
-from eldr_lab.synthetic.study import Load
+from eldr_lab.synthetic.study import Load, Prepared, meet, prepare
 
 PAGE = ROOT / "docs" / "benchmarks" / "prior.md"
 FIGURES = PAGE.with_suffix(".json")

@@ -22,16 +22,6 @@ LEARNED = f"{contract.POLICY_MARGINAL}:learned={DEFAULT_PRIOR:g}"
 """The same as they run it without: they learn the prior while they place."""
 
 
-def band(tau: float) -> str:
-    """Return the paper's policy with a band of one width, as it is written."""
-    return contract.POLICY_ELDR if tau == DEFAULT_TAU else f"{contract.POLICY_ELDR}:tau={tau:g}"
-
-
-def usual(tau: float = DEFAULT_TAU) -> tuple[str, ...]:
-    """Return the default policies: a router's, with a band of one width, and the plain balancer."""
-    return "JSQ", band(tau), f"{band(tau)}:max_load=1.25", LEARNED, PRIOR
-
-
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One policy of a comparison.

@@ -10,10 +10,10 @@ from eldr.core.step_time import StepTime
 from eldr.simulate.drafts import NO_DRAFTS, Drafts
 from eldr.simulate.engine import Limits
 from eldr.simulate.population import Ints
-from eldr.simulate.workload import Window
+from eldr.simulate.workload import Window, Workload
 from eldr_lab.synthetic.load import OperatingPoint, at_batch, at_rate
 from eldr_lab.synthetic.population import Population
-from eldr_lab.synthetic.workload import lengths
+from eldr_lab.synthetic.workload import lengths, make_workload
 
 DRAWS = 8
 """Batches that the experts of an even load are a mean of."""
@@ -78,6 +78,13 @@ class Setting:
     def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
         """Return the distinct experts per layer that a step of a mean batch waits for."""
         return population.active(batch, rng, DRAWS)
+
+    def workload(self, population: Population, rate: float, window: Window, seed: int) -> Workload:
+        """Draw requests at a rate."""
+        return make_workload(
+            population, rate=rate, window=window, seed=seed,
+            output_tokens=self.output_tokens, per_step=self.drafts.per_step,
+        )  # fmt: skip
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

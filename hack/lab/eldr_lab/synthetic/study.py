@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
@@ -16,10 +17,17 @@ from eldr_lab.synthetic.measures import Measures
 from eldr_lab.synthetic.population import Population, Source, Traffic
 from eldr_lab.synthetic.run import Pool, simulate
 from eldr_lab.synthetic.setting import Setting
-from eldr_lab.synthetic.workload import make_workload
 
 Fitted = tuple[int, str]
 """Number of engines and kind of centroids."""
+
+
+class Placing(Protocol):
+    """A contender, as far as its centroids are concerned."""
+
+    @property
+    def centroids(self) -> str | None:
+        """Which ones it looks at, if any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,16 +36,17 @@ class Prepared:
 
     Attributes
     ----------
-    similarity : dict
-        The requests' cosines to centroids, by number of engines and kind of centroids.
+    similarity, centroids : dict
+        The requests' cosines to centroids, and these, by number of engines and kind of centroids.
     """
 
     seed: int
     population: Population
     similarity: dict[Fitted, Floats]
+    centroids: dict[Fitted, CentroidSet]
 
 
-def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
+def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Placing]) -> Prepared:
     """Make a seed's requests and fit the centroids that the contenders look at.
 
     Raises
@@ -51,7 +60,7 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
         sets = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
     counts = traffic.requests.prefill
     similarity = {key: centroids.similarities(one, counts) for key, one in sets.items()}
-    return Prepared(seed, traffic.requests, similarity)
+    return Prepared(seed, traffic.requests, similarity, sets)
 
 
 def fitted(traffic: Traffic, k: int, seed: int) -> CentroidSet:
@@ -76,15 +85,7 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
     population, seed = prepared.population, prepared.seed
     point = setting.operating_point(population, seed)
     window = setting.window(population, point.step)
-    workload = make_workload(
-        population,
-        rate=point.rate,
-        window=window,
-        seed=seed,
-        output_tokens=setting.output_tokens,
-        per_step=setting.drafts.per_step,
-    )
-    return Load(point.rate, window, workload)
+    return Load(point.rate, window, setting.workload(population, point.rate, window, seed))
 
 
 def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Measures:

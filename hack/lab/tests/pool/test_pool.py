@@ -13,10 +13,11 @@ from eldr_bench.proof import Unproven
 from eldr_lab.evidence.cells import LATER
 from eldr_lab.pool.contenders import BLIND, parse_contender
 from eldr_lab.pool.setting import Drift, Prefill, Setting
-from eldr_lab.pool.study import meet, prepare, run_whole
+from eldr_lab.pool.study import run_whole
 from eldr_lab.synthetic import study, workload
 from eldr_lab.synthetic.activations import WORKLOADS, Geometry, Synthetic
 from eldr_lab.synthetic.contenders import parse_contender as plain_contender
+from eldr_lab.synthetic.study import meet, prepare
 
 POOL = Setting(
     engines=4, rate=40.0, batch=None, step_time=QWEN3_30B_MI300X.for_experts(32), speeds=(1.0,), limits=Limits(), warmup=15.0,

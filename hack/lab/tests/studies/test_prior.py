@@ -6,9 +6,9 @@ import pytest
 
 from eldr_lab.evidence.cells import GEOMETRIES, SMOKE, STRENGTHS, strengths
 from eldr_lab.pool.contenders import parse_contender
-from eldr_lab.pool.study import prepare
 from eldr_lab.studies.prior import FIGURES, PAGE, POLICIES, Case, cases, key, measure, page
 from eldr_lab.synthetic.activations import Synthetic
+from eldr_lab.synthetic.study import prepare
 
 REST = Case(group="rest", geometry="qwen3-30b", workload="task", rate=20.0)
 
