@@ -160,22 +160,35 @@ class Contexts:
         for engine in self._answers.keys() - set(engines):
             del self._answers[engine]
 
-    def longest(self, cache: Cache, held: int) -> float:
-        """Return the tokens that a request may hold to fit, or -1 if full.
+    def longest(self, caches: Sequence[Cache | None], held: Sequence[int]) -> list[float]:
+        """Return the tokens that a request may hold to fit on each engine.
+
+        -1 where a cache is full, infinite where it is not known.
 
         Parameters
         ----------
-        cache : Cache
-        held : int
-            Tokens that an engine's requests are expected to hold in the end.
+        caches : sequence of Cache or None
+        held : sequence of int
+            Tokens that each engine's sequences are expected to hold in the end.
         """
-        share = 1.0 if cache.used is None else self.share
-        expected = 0 if cache.used is None else cache.expected
-        free = cache.tokens * (1.0 - (cache.used or 0.0)) - share * (held - expected)
-        if free < 0.0:
-            return -1.0
-        reserve = _RESERVE * cache.tokens
-        return max(free - reserve, reserve + _PART * free) / (share or 1.0)
+        longest: list[float] = []
+        learned = self.share
+        for cache, tokens in zip(
+            caches, held, strict=True
+        ):  # for all engines, twice a request: no call for each
+            if cache is None:
+                longest.append(math.inf)
+                continue
+            total, _, used, expected = cache
+            share = 1.0 if used is None else learned
+            free = total - tokens if used is None else total * (1.0 - used) - share * (tokens - expected)
+            if free < 0.0:
+                longest.append(-1.0)
+                continue
+            reserve = _RESERVE * total
+            leaves, waits = free - reserve, reserve + _PART * free
+            longest.append((leaves if leaves > waits else waits) / (share or 1.0))
+        return longest
 
     def room(
         self,
@@ -204,21 +217,23 @@ class Contexts:
             429 if none has room now, 400 if none could ever hold the prompt and the first token of its answer.
         """
         prompt, size = context
-        room: list[int] = []
-        most = -math.inf
-        for at, (cache, tokens) in enumerate(zip(caches, held, strict=True)):
-            if cache is None:
-                room.append(at)
-            elif prompt < cache.largest:
-                longest = self.longest(cache, tokens)
-                most = max(most, longest)
-                if (size if prompt else 0) <= longest or not tokens:
-                    room.append(at)
+        needed = size if prompt else 0
+        longest = self.longest(caches, held)
+        room = [
+            at
+            for at, (cache, tokens, most) in enumerate(zip(caches, held, longest, strict=True))
+            if (needed <= most or not tokens) and _can_hold(cache, prompt)
+        ]
         if room:
             return room
-        if most == -math.inf and not any(cache is None or prompt < cache.largest for cache in others):
+        able = [most for cache, most in zip(caches, longest, strict=True) if _can_hold(cache, prompt)]
+        if not able and not any(_can_hold(cache, prompt) for cache in others):
             raise _too_long(prompt, caches)
-        raise _no_room(size if prompt else 0, max(0.0, most))
+        raise _no_room(needed, max([0.0, *able]))
+
+
+def _can_hold(cache: Cache | None, prompt: int) -> bool:
+    return cache is None or prompt < cache.largest
 
 
 def _too_long(prompt: int, caches: Sequence[Cache | None]) -> RouterError:

@@ -142,9 +142,7 @@ class Registry:
 
     def turn(self, role: str) -> int:
         """Count up and return the next turn, which rotates ties."""
-        self.turns[role] += (
-            1  # shared by both roles, it would grow by two per request, and two engines would not alternate
-        )
+        self.turns[role] += 1  # per role: two engines would not alternate where a request takes two turns
         return self.turns[role]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:

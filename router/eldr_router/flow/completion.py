@@ -60,10 +60,7 @@ class Completion:
         self._kept: Leg | None = None
         self._kv: dict[str, Any] | None = None
         self._state = State()
-        self.now, self.write = (
-            services.clock,
-            client.write,
-        )  # called most often, so without a method around them
+        self.now, self.write = services.clock, client.write  # the hot path: no method around them
 
     @classmethod
     def serve(cls, services: Services, request: Request, client: ClientConnection) -> None:
@@ -215,9 +212,7 @@ class Completion:
         if admission is not None:
             admission.reopen()
         self._kv, self._telemetry.signature = None, WHOLE
-        if (
-            action.refused or action.broken
-        ):  # all engines of one KV key may fail together, so choose the group again
+        if action.refused or action.broken:  # all engines of one KV key may fail together
             group = registry.group(self._table.max_in_flight, action.refused, action.broken)
             self._key = "" if group is None else group.key
         refused = action.refused | registry.incompatible(ROLE_PREFILL, self._key)

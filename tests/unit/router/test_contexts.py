@@ -171,9 +171,9 @@ def test_a_short_request_waits_at_an_engine_until_another_ends():
 def test_what_was_placed_and_what_ended_since_the_report_corrects_what_is_free():
     contexts = Contexts()
     half = Cache(10_000, 10_000, used=0.5, expected=6000)
-    assert contexts.longest(half, 6000) == 4500
-    assert contexts.longest(half, 7000) == 3500, "placed since"
-    assert contexts.longest(half, 2000) == 8500, "ended since"
+    assert contexts.longest([half], [6000]) == [4500]
+    assert contexts.longest([half], [7000]) == [3500], "placed since"
+    assert contexts.longest([half], [2000]) == [8500], "ended since"
     assert room(contexts, 3500, 7000, cache=half) == [0]
     with pytest.raises(RouterError, match="more than 3500"):
         room(contexts, 3501, 7000, cache=half)
