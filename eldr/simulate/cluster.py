@@ -64,9 +64,10 @@ def read_deployment(
     for pod in pods:
         log = folder / f"{len(logs)}.siglog"
         try:
-            states.append(json.loads(b"".join(routers.read(server, pod, contract.PATH_STATE, token))))
+            state = json.loads(b"".join(routers.read(server, pod, contract.PATH_STATE, token)))
             with log.open("wb") as file:
                 file.writelines(routers.read(server, pod, contract.PATH_SIGLOG, token))
+            states.append(state)
             logs.append(log)
         except (ClusterError, httpx.HTTPError, urllib3.exceptions.HTTPError, ValueError) as error:
             notes.append(f"router {pod.name} was left out: {str(error) or type(error).__name__}")

@@ -1,7 +1,10 @@
 """Servers that are no Kubernetes API, and objects that are not whole."""
 
+import base64
+
 import pytest
 
+from eldr.contract import PATH_SIGLOG
 from eldr.kubeconfig import ClusterError
 from eldr.simulate.cluster import read_deployment
 from tests.support.api_server import answering, as_json
@@ -36,3 +39,19 @@ def test_a_server_that_answers_something_else_is_told(answers, tmp_path, objects
     with pytest.raises(ClusterError, match=told) as caught:
         read_deployment("demo", tmp_path)
     assert caught.value.reason in {"ClusterUnreachable", "NoToken"}
+
+
+def test_of_a_router_whose_log_cannot_be_read_nothing_counts(answers, tmp_path, monkeypatch):
+    pods = [{"metadata": {"name": name}, "status": {"podIP": "10.1.2.3"}} for name in ("r-0", "r-1")]
+    token = {"data": {"token": base64.b64encode(b"t").decode()}}
+    answers.update({"demo": RESOURCE, "pods": {"items": pods}, "demo-admin": token})
+
+    def read(server, pod, path, token):
+        if path == PATH_SIGLOG and pod.name == "r-0":
+            raise ValueError("it broke")
+        return [b'{"router":"%b"}' % pod.name.encode()]
+
+    monkeypatch.setattr("eldr.routers.read", read)
+    deployment = read_deployment("demo", tmp_path)
+    assert deployment.states == ({"router": "r-1"},)
+    assert deployment.notes == ("router r-0 was left out: it broke",)
