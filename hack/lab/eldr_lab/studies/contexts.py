@@ -141,7 +141,7 @@ def token_cost(population: Population) -> float:
     used = active_experts(population, sampled=False)
     for record in range(_BATCH):
         used.join(record, 0)
-    return LAW.per_token * _BATCH / (LAW.per_expert * used.count(0).all)
+    return LAW.per_token * _BATCH / (LAW.per_expert * used.count(0))
 
 
 def run_one(population: Population, case: Case, policy: Policy, workload: Workload, seed: int) -> Found:

@@ -9,41 +9,6 @@ from eldr.simulate.active import ActiveExperts
 from eldr_lab.synthetic.population import Cells, Population
 
 
-class Active(float):
-    """Distinct experts that a step waits for, mean over the layers: those of its fullest rank."""
-
-    all: float
-    """Of the engine, over all its ranks."""
-
-    @staticmethod
-    def of(every: float, fullest: float) -> Active:
-        """Return both."""
-        made = Active(fullest)
-        made.all = every
-        return made
-
-    @property
-    def fullest(self) -> float:
-        """What the step waits for. An engine of one rank waits for all of them."""
-        return float(self)
-
-
-_NONE = Active.of(0.0, 0.0)
-
-
-class ExpectedUnion(ActiveExperts):
-    """Expected experts, and those of the fullest rank."""
-
-    def count(self, step: int) -> Active:  # noqa: ARG002
-        """Return the expected distinct experts."""
-        survival = np.exp(self._sum)
-        every = (survival.size - float(survival.sum())) / self._n_layers
-        return Active.of(every, self._fullest(survival, every))
-
-    def _fullest(self, survival: npt.NDArray[np.float64], every: float) -> float:  # noqa: ARG002 - one rank
-        return every
-
-
 class SampledUnion(ActiveExperts):
     """What single steps choose, one by one.
 
@@ -74,28 +39,23 @@ class SampledUnion(ActiveExperts):
         self._joined.remove((record, step))
         self._arrays = None
 
-    def count(self, step: int) -> Active:
-        """Return the distinct experts of a step."""
+    def count(self, step: int) -> float:
+        """Return the distinct experts of a step, mean over the layers."""
         if not self._joined:
-            return _NONE
+            return 0.0
         if self._arrays is None:
             members = np.array(self._joined, dtype=np.intp)
             self._arrays = members[:, 0], members[:, 1]
         records, joined = self._arrays
-        cells = self._steps[records, (step - joined) % self._n_steps]
         self._used[:] = False
-        self._used[cells] = True
-        every = np.count_nonzero(self._used) / self._n_layers
-        return Active.of(every, self._fullest(cells, self._used, every))
-
-    def _fullest(self, cells: Cells, used: npt.NDArray[np.bool_], every: float) -> float:  # noqa: ARG002 - one rank
-        return every
+        self._used[self._steps[records, (step - joined) % self._n_steps]] = True
+        return np.count_nonzero(self._used) / self._n_layers
 
 
-def active_experts(population: Population, *, sampled: bool) -> ExpectedUnion | SampledUnion:
+def active_experts(population: Population, *, sampled: bool) -> ActiveExperts:
     """Return an empty batch of a population; ValueError if single steps are asked for and not known."""
     if not sampled:
-        return ExpectedUnion(population.logs, population.n_layers)
+        return ActiveExperts(population.logs, population.n_layers)
     if population.steps is None:
         raise ValueError("unions: single steps of these requests are not known; use expected unions")
     return SampledUnion(population.steps, (population.n_layers, population.n_experts))

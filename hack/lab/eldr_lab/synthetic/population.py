@@ -55,21 +55,10 @@ class Population(population.Population):
         draws : int
             Batches that the mean is taken over.
         """
-        survival = self.survival(batch, rng, draws)
+        chosen = rng.choice(len(self), (draws, max(1, round(batch))), p=self.chances)
+        survival = (np.exp(self.logs[some].sum(axis=0)) for some in chosen)
         left = [float(one.reshape(self.n_layers, -1).sum(axis=1).sum()) for one in survival]
         return self.n_experts - float(np.mean(left)) / self.n_layers
-
-    def survival(self, batch: float, rng: np.random.Generator, draws: int) -> list[Floats]:
-        """Return how likely each expert is left alone by batches of randomly placed requests, as in :meth:`active`.
-
-        Returns
-        -------
-        list of ndarray of float32, shape (n_layers * n_experts,)
-            One for each draw.
-        """
-        size = max(1, round(batch))
-        chosen = rng.choice(len(self), (draws, size), p=self.chances)
-        return [np.exp(self.logs[some].sum(axis=0)) for some in chosen]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
