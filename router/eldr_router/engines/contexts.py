@@ -73,6 +73,8 @@ class Contexts:
     share : float
         What engines hold for each token that their requests are expected to hold in the end: below 1 because answers have only
         begun, and because prompts share their beginning.
+    mean : float
+        Tokens that a sequence is expected to hold, mean of the requests placed lately; 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -80,21 +82,13 @@ class Contexts:
         self._answers: dict[str, Answers] = {}
         self._tokens, self._requests = _USUAL_ANSWER * _ANSWERS, _ANSWERS
         self._used = self._expected = 0.0
-        self._size = 0.0
+        self.mean = 0.0
         self._tokens_per_byte = 1 / _USUAL_TOKEN
 
     @property
     def usual(self) -> float:
         """Tokens of an answer, mean of those that ended lately."""
         return self._tokens / self._requests
-
-    @property
-    def mean(self) -> float:
-        """Tokens that a sequence is expected to hold; 0 before the first.
-
-        Mean of the requests placed lately.
-        """
-        return self._size
 
     def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
         """Return what a request is expected to hold.
@@ -109,7 +103,7 @@ class Contexts:
         sequences : int
         """
         if not prompt:
-            return Context(0, round(self._size * sequences))
+            return Context(0, round(self.mean * sequences))
         answer = self.usual if limit is None else min(limit, self.usual)
         return Context(prompt, round(prompt + answer * sequences))
 
@@ -135,8 +129,8 @@ class Contexts:
     def placed(self, context: Context) -> None:
         """Learn what requests hold."""
         if context.prompt:
-            weight = 1.0 / _SIZES if self._size else 1.0
-            self._size += weight * (context.size - self._size)
+            weight = 1.0 / _SIZES if self.mean else 1.0
+            self.mean += weight * (context.size - self.mean)
 
     def observe(self, engine: str, answers: Answers | None, cache: Cache | None) -> None:
         """Observe an engine's report."""
@@ -172,7 +166,6 @@ class Contexts:
             Tokens that each engine's sequences are expected to hold in the end.
         """
         longest: list[float] = []
-        learned = self.share
         for cache, tokens in zip(
             caches, held, strict=True
         ):  # for all engines, twice a request: no call for each
@@ -180,7 +173,7 @@ class Contexts:
                 longest.append(math.inf)
                 continue
             total, _, used, expected = cache
-            share = 1.0 if used is None else learned
+            share = 1.0 if used is None else self.share
             free = total - tokens if used is None else total * (1.0 - used) - share * (tokens - expected)
             if free < 0.0:
                 longest.append(-1.0)
