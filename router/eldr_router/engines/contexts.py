@@ -166,9 +166,7 @@ class Contexts:
             Tokens that each engine's sequences are expected to hold in the end.
         """
         longest: list[float] = []
-        for cache, tokens in zip(
-            caches, held, strict=True
-        ):  # for all engines, twice a request: no call for each
+        for cache, tokens in zip(caches, held, strict=True):  # inline: twice a request, for every engine
             if cache is None:
                 longest.append(math.inf)
                 continue
@@ -180,7 +178,7 @@ class Contexts:
                 continue
             reserve = _RESERVE * total
             leaves, waits = free - reserve, reserve + _PART * free
-            longest.append((leaves if leaves > waits else waits) / (share or 1.0))
+            longest.append(max(leaves, waits) / (share or 1.0))
         return longest
 
     def room(
