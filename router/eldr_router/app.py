@@ -23,8 +23,8 @@ from eldr_router.api.guard import Guard
 from eldr_router.engines.loads import Loads
 from eldr_router.engines.probes import Probes
 from eldr_router.engines.registry import Registry
+from eldr_router.flow.client_port import ClientPort
 from eldr_router.flow.services import Services
-from eldr_router.flow.surface import Surface
 from eldr_router.http.requests import Budget
 from eldr_router.net.handshake import Handshake
 from eldr_router.net.inbound import Server
@@ -98,8 +98,8 @@ class App:
         self.control = Control(
             registry, pool, locality=locality, affinity=self.services.affinity, metrics=metrics, clock=time.monotonic, use=self.services.use
         )  # fmt: skip
-        surface = Surface(self.services, self.is_ready)
-        guard = Guard(surface.handle, lambda: self.secrets.keys, metrics.unauthorized)
+        client_port = ClientPort(self.services, self.is_ready)
+        guard = Guard(client_port.handle, lambda: self.secrets.keys, metrics.unauthorized)
         admin = Admin(
             registry,
             placer,

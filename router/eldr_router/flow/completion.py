@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -18,14 +18,14 @@ from eldr_router.api import bodies, headers
 from eldr_router.engines.endpoint import Endpoint, Lease
 from eldr_router.engines.health import pull_failed, pulled
 from eldr_router.engines.registry import Admission
-from eldr_router.flow import steps
+from eldr_router.flow import vocabulary
 from eldr_router.flow.decode_leg import DecodeLeg
+from eldr_router.flow.eligible import place_avoiding, split_group
 from eldr_router.flow.freeing import free_result
 from eldr_router.flow.legs import Leg, PrefillLeg
-from eldr_router.flow.placing import place_away, split_over
 from eldr_router.flow.request import step
 from eldr_router.flow.services import Services
-from eldr_router.flow.steps import Event, Phase, State
+from eldr_router.flow.vocabulary import Event, Phase, State
 from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
@@ -69,7 +69,7 @@ class Completion:
         try:
             flow._begin()
         except RouterError as error:
-            flow._refused(error)
+            flow._respond_error(error)
         except Exception:  # noqa: BLE001 - ``client.fail`` logs it
             flow._bug()
 
@@ -89,7 +89,7 @@ class Completion:
         if admission is not None:
             self._start(admission)
 
-    def _line_up(self) -> None:
+    def _requeue(self) -> None:
         """Queue again: all engines were full, and none has worked on the request."""
         if self._admission is not None:
             self._admission.settle()
@@ -98,14 +98,14 @@ class Completion:
         try:
             self._admit()
         except RouterError as error:
-            self._refused(error)
+            self._respond_error(error)
 
     def _start(self, admission: Admission) -> None:
         services = self._services
         self._admission, self._table = admission, services.table
         self._sequences = admission.sequences
         if self._unsplit_reason is None:
-            self._key, self._unsplit_reason = split_over(services.registry, self._table.max_in_flight)
+            self._key, self._unsplit_reason = split_group(services.registry, self._table.max_in_flight)
         if self._unsplit_reason is None and self._is_short():
             self._unsplit_reason = "short"
         self._state = State(
@@ -114,7 +114,7 @@ class Completion:
             split=self._unsplit_reason is None,
             streams=self._parsed().streams,
         )
-        self._handle(steps.Start())
+        self._handle(vocabulary.Start())
 
     def _is_short(self) -> bool:
         """Return whether the prompt is too short to split; each yes moves the estimate of its tokens towards the usual one."""
@@ -135,7 +135,7 @@ class Completion:
     def turned_away(self, error: RouterError) -> None:
         """See :class:`eldr_router.flow.queue.Waiter`."""
         self._telemetry.on_queue_exit()
-        self._refused(error)
+        self._respond_error(error)
 
     # what happens to it
 
@@ -150,20 +150,20 @@ class Completion:
         before = self._state
         state, actions = step(before, event)
         self._state = state
-        if type(event) is steps.Declined:
+        if type(event) is vocabulary.EngineFull:
             self._services.telemetry.metrics.gave_up("decode", "full")
             event.engine.is_full = True
         if state.failures is not before.failures:
             for failure in state.failures[len(before.failures) :]:
                 self._services.telemetry.metrics.gave_up(failure.leg, failure.cause)
         for action in actions:
-            _DO[type(action)](self, action)
+            self._ACTIONS[type(action)](self, action)
         if self._state.phase is _OVER and not self._telemetry.closed:
             self._over()
 
     def gone(self) -> None:
         """See :class:`eldr_router.net.work.Work`."""
-        self.handle(steps.ClientDisconnected())
+        self.handle(vocabulary.ClientDisconnected())
 
     def pause(self) -> None:
         """See :class:`eldr_router.net.work.Work`."""
@@ -182,14 +182,14 @@ class Completion:
                 self.look()
         elif self._leg is not None:
             endpoint = self._leg.endpoint
-            self.handle(steps.Tick(endpoint, now, endpoint.load is not None))
+            self.handle(vocabulary.Tick(endpoint, now, endpoint.load is not None))
 
     def look(self) -> None:
         """See :class:`eldr_router.flow.queue.Result`."""
         self._services.queue.drop(self)
         self._services.waiting.discard(self)
         self._table = self._services.table
-        self.handle(steps.Again(self.now()))
+        self.handle(vocabulary.RetryPlacement(self.now()))
 
     def prefilled(
         self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
@@ -202,25 +202,25 @@ class Completion:
         # the lease counts from the moment the prompt was sent: the engine began it later, but either process may have been
         # paused since, which the answer does not show
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
-        self.handle(steps.Prefilled(leg.endpoint, kv is not None, expires))
+        self.handle(vocabulary.Prefilled(leg.endpoint, kv is not None, expires))
 
     # actions
 
-    def _prefill(self, action: steps.Prefill) -> None:
+    def _prefill(self, action: vocabulary.Prefill) -> None:
         registry = self._services.registry
         body, admission = self._parsed(), self._admission
         if admission is not None:
             admission.reopen()
         self._kv, self._telemetry.signature = None, WHOLE
-        if action.refused or action.broken:  # all engines of one KV key may fail together
-            group = registry.group(self._table.max_in_flight, action.refused, action.broken)
+        if action.avoid or action.broken:  # all engines of one KV key may fail together
+            group = registry.group(self._table.max_in_flight, action.avoid, action.broken)
             self._key = "" if group is None else group.key
-        refused = action.refused | registry.incompatible(ROLE_PREFILL, self._key)
-        usable = registry.usable(ROLE_PREFILL, refused | action.broken)
-        usable = usable or registry.usable(ROLE_PREFILL, refused)
+        avoid = action.avoid | registry.incompatible(ROLE_PREFILL, self._key)
+        usable = registry.usable(ROLE_PREFILL, avoid | action.broken)
+        usable = usable or registry.usable(ROLE_PREFILL, avoid)
         if not usable:
             self._unsplit_reason = "prefill_refused"
-            self._handle(steps.NoEndpoint(503, "no prefill engine accepts connections", "no_prefill"))
+            self._handle(vocabulary.NoPrefillEndpoint())
             return
         prompt, prefix = body.beginning
         choice = self._services.affinity.choose(
@@ -239,7 +239,7 @@ class Completion:
         )  # fmt: skip
         leg.connect()
 
-    def _decode(self, action: steps.Decode) -> None:
+    def _decode(self, action: vocabulary.Decode) -> None:
         services, began, sequences = self._services, self.now(), self._sequences
         place = partial(
             services.placer.place, self._table, self._telemetry.signature,
@@ -248,17 +248,17 @@ class Completion:
             is_new=self._telemetry.placement is None,
         )  # fmt: skip
         try:
-            placement = place_away(place, action, services.registry, self._key, self._state.failures)
+            placement = place_avoiding(place, action, services.registry, self._key, self._state.failures)
         except RouterError as error:
             self._telemetry.on_placement_error(error, began)
             full = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
             if action.kv and not full and services.registry.incompatible(ROLE_DECODE, self._key):
                 self._unsplit_reason = "kv_key"
-                self._handle(steps.Unpaired())
+                self._handle(vocabulary.Unpaired())
             elif full and not (action.kv or self._state.failures):
-                self._line_up()
+                self._requeue()
             else:
-                self._handle(steps.NoEndpoint(error.status, error.message, error.code, full))
+                self._handle(vocabulary.NoEndpoint(error.status, error.message, error.code, full))
             return
         if not action.kv:
             self._services.telemetry.metrics.unsplit(
@@ -273,13 +273,13 @@ class Completion:
         )  # fmt: skip
         leg.connect()
 
-    def _wait(self, action: steps.Wait) -> None:  # noqa: ARG002
+    def _wait(self, action: vocabulary.Wait) -> None:  # noqa: ARG002
         if self._admission is not None:
             self._admission.reopen()
         self._services.waiting.add(self)
         self._services.queue.hold(self)
 
-    def _send(self, action: steps.Send) -> None:
+    def _send(self, action: vocabulary.Send) -> None:
         leg = self._leg
         assert leg is not None  # noqa: S101 - a Decode action made the leg
         kv = self._kv if action.kv else None
@@ -291,37 +291,37 @@ class Completion:
         line = headers.limit_line(self._table.max_in_flight)
         leg.send(self._wire(leg.endpoint, body, line), self._services.settings.decode_idle_timeout_seconds)
 
-    def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
+    def _keep(self, action: vocabulary.Keep) -> None:  # noqa: ARG002
         self._kept = self._leg
 
-    def _leave(self, action: steps.Leave) -> None:  # noqa: ARG002
+    def _leave(self, action: vocabulary.Leave) -> None:  # noqa: ARG002
         leg = self._leg
         if leg is not None:
             self._services.waiting.discard(self)
             leg.leave()
             self._telemetry.on_leg_end(self._state.failures)
 
-    def _eject(self, action: steps.Eject) -> None:
+    def _eject(self, action: vocabulary.Eject) -> None:
         action.engine.health.eject(self.now())
 
-    def _record_failure(self, action: steps.RecordFailure) -> None:
+    def _record_failure(self, action: vocabulary.RecordFailure) -> None:
         endpoint, source = action.engine, action.source
         if source is not None:
             pull_failed(endpoint.health, source.health, self.now())
         else:
             endpoint.health.failed(self.now(), action.weight)
 
-    def _probe_now(self, action: steps.ProbeNow) -> None:
+    def _probe_now(self, action: vocabulary.ProbeNow) -> None:
         self._services.probes.ask(action.engine)
 
-    def _record_success(self, action: steps.RecordSuccess) -> None:
+    def _record_success(self, action: vocabulary.RecordSuccess) -> None:
         endpoint, source = action.engine, action.source
         if source is not None:
             pulled(endpoint.health, source.health)
         else:
             endpoint.health.answered()
 
-    def _begin_answer(self, action: steps.Begin) -> None:  # noqa: ARG002
+    def _begin_answer(self, action: vocabulary.Begin) -> None:  # noqa: ARG002
         leg, client = self._leg, self._client
         assert isinstance(leg, DecodeLeg)  # noqa: S101 - in phase DECODE the leg is one
         assert leg.head is not None  # noqa: S101
@@ -329,7 +329,7 @@ class Completion:
         self._drop_body()
         self._telemetry.on_first_byte(leg.head.status, streams=leg.streams)
         if leg.is_complete:
-            self._handle(steps.Ended())
+            self._handle(vocabulary.Ended())
             return
         chunked = leg.head.body.splittable and not self._request.http10
         back = headers.to_client(leg.head, complete=False, chunked=chunked, endpoint=leg.endpoint.name)
@@ -340,7 +340,7 @@ class Completion:
         if not client.can_write:
             leg.pause()
 
-    def _end(self, action: steps.End) -> None:  # noqa: ARG002
+    def _end(self, action: vocabulary.End) -> None:  # noqa: ARG002
         leg = self._leg
         assert isinstance(leg, DecodeLeg)  # noqa: S101
         self._telemetry.on_response_end(leg.end)
@@ -349,7 +349,7 @@ class Completion:
         else:
             self._client.end()
 
-    def _pass_on(self, action: steps.PassOn) -> None:
+    def _pass_on(self, action: vocabulary.PassOn) -> None:
         leg = self._kept if action.kept else self._leg
         assert leg is not None  # noqa: S101 - set by Keep, or by the leg that just answered
         self._telemetry.outcome = "engine_error"
@@ -364,11 +364,11 @@ class Completion:
         body, leg.body = leg.body, b""
         self._client.respond(leg.head.status, back, body)
 
-    def _fail(self, action: steps.Fail) -> None:
+    def _fail(self, action: vocabulary.Fail) -> None:
         retry_after = {429: 1, 503: 2}.get(action.status)
-        self._refused(RouterError(action.status, action.message, action.code, retry_after=retry_after))
+        self._respond_error(RouterError(action.status, action.message, action.code, retry_after=retry_after))
 
-    def _end_broken(self, action: steps.EndBroken) -> None:
+    def _end_broken(self, action: vocabulary.EndBroken) -> None:
         leg, client = self._leg, self._client
         assert isinstance(leg, DecodeLeg)  # noqa: S101
         self._telemetry.outcome, self._telemetry.message = "broken_stream", action.message
@@ -381,7 +381,7 @@ class Completion:
         self._request.keep_alive = False
         client.end()
 
-    def _free(self, action: steps.Free) -> None:  # noqa: ARG002
+    def _free(self, action: vocabulary.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
             own = headers.own(self._telemetry.next_id())
             sent = [*own, *self._telemetry.headers, *headers.to_engine(self._request)]
@@ -389,7 +389,7 @@ class Completion:
 
     # ends
 
-    def _refused(self, error: RouterError) -> None:
+    def _respond_error(self, error: RouterError) -> None:
         telemetry = self._telemetry
         telemetry.outcome, telemetry.status, telemetry.message = error.code, error.status, error.message
         self._client.respond_error(error, [telemetry.returned_id()])
@@ -432,22 +432,21 @@ class Completion:
         upstream_id, lines = self._telemetry.next_id(), self._telemetry.lines + self._lines + own
         return headers.post(self._request.path, endpoint.authority, upstream_id, lines, body(upstream_id))
 
-
-_DO: dict[type, Callable[[Completion, Any], None]] = {
-    steps.Prefill: Completion._prefill,  # noqa: SLF001 - the table of this class
-    steps.Decode: Completion._decode,  # noqa: SLF001
-    steps.Wait: Completion._wait,  # noqa: SLF001
-    steps.Send: Completion._send,  # noqa: SLF001
-    steps.Keep: Completion._keep,  # noqa: SLF001
-    steps.Leave: Completion._leave,  # noqa: SLF001
-    steps.Eject: Completion._eject,  # noqa: SLF001
-    steps.RecordFailure: Completion._record_failure,  # noqa: SLF001
-    steps.ProbeNow: Completion._probe_now,  # noqa: SLF001
-    steps.RecordSuccess: Completion._record_success,  # noqa: SLF001
-    steps.Begin: Completion._begin_answer,  # noqa: SLF001
-    steps.PassOn: Completion._pass_on,  # noqa: SLF001
-    steps.Fail: Completion._fail,  # noqa: SLF001
-    steps.End: Completion._end,  # noqa: SLF001
-    steps.EndBroken: Completion._end_broken,  # noqa: SLF001
-    steps.Free: Completion._free,  # noqa: SLF001
-}
+    _ACTIONS: ClassVar[dict[type, Callable[[Completion, Any], None]]] = {
+        vocabulary.Prefill: _prefill,
+        vocabulary.Decode: _decode,
+        vocabulary.Wait: _wait,
+        vocabulary.Send: _send,
+        vocabulary.Keep: _keep,
+        vocabulary.Leave: _leave,
+        vocabulary.Eject: _eject,
+        vocabulary.RecordFailure: _record_failure,
+        vocabulary.ProbeNow: _probe_now,
+        vocabulary.RecordSuccess: _record_success,
+        vocabulary.Begin: _begin_answer,
+        vocabulary.PassOn: _pass_on,
+        vocabulary.Fail: _fail,
+        vocabulary.End: _end,
+        vocabulary.EndBroken: _end_broken,
+        vocabulary.Free: _free,
+    }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from eldr_router.api import answers
 from eldr_router.api.paths import Api
 from eldr_router.api.relay import Relay
 from eldr_router.engines.endpoint import Endpoint, Lease
 from eldr_router.engines.load import is_full
-from eldr_router.flow.legs import OK, Flow, Leg
-from eldr_router.flow.steps import Connected, Declined, Ended, PullConfirmed, Ready
+from eldr_router.flow.legs import Flow, Leg
+from eldr_router.flow.vocabulary import Connected, Ended, EngineFull, PullConfirmed, Ready
 from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import ResponseHead
@@ -94,14 +96,12 @@ class DecodeLeg(Leg):
     def on_head(self, head: ResponseHead) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
         super().on_head(head)
-        if head.status != OK:
+        if head.status != HTTPStatus.OK:
             return
         if head.is_event_stream:
             self._first = FirstEvent(self._search, skip=self._is_opening)
             self._relay = Relay(head.body, dechunk=self._dechunk)
             return
-        # a whole answer comes after its last token
-        self._flow.handle(PullConfirmed(self.endpoint, self._flow.now(), self.reports))
         short = isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD
         if not short and not self._left:
             self._relay = Relay(head.body, dechunk=self._dechunk)
@@ -185,7 +185,7 @@ class DecodeLeg(Leg):
         if self.head is None:
             return
         if is_full(self.head):
-            self._flow.handle(Declined(self.endpoint))  # any other 429 may come after a pull
+            self._flow.handle(EngineFull(self.endpoint))  # any other 429 may come after a pull
             return
         if self._is_bad(self.head.status):
             return

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.api.answers import object_of, prompt_tokens
 from eldr_router.engines.endpoint import Endpoint, Lease
 from eldr_router.engines.load import load_of
-from eldr_router.flow.steps import Answered, Broken, Event, Exhausted, Refused
+from eldr_router.flow.vocabulary import Answered, Broken, ConnectFailed, Event, Exhausted
 from eldr_router.http.head import ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
 from eldr_router.placement.signature import NO_SIGNATURE, Signature, read_signature
 
-OK, BUSY, _UNAVAILABLE = 200, 429, 503
 _MAX_ANSWER = 256 << 20
 
 
@@ -98,7 +98,7 @@ class Leg:
         try:
             self._connection = await self._pool.dial(self.endpoint.address)
         except ConnectError as error:
-            event = Exhausted if error.own else Refused
+            event = Exhausted if error.own else ConnectFailed
             self._flow.handle(event(self.endpoint, str(error)))
             return
         finally:
@@ -178,10 +178,12 @@ class Leg:
     def _is_bad(self, status: int) -> bool:
         """Report a whole answer that is none, or is for the client."""
         if status >= 500:
-            self._broken("status", f"it answered {status}", unavailable=status == _UNAVAILABLE)
-        elif status == BUSY:
+            self._broken(
+                "status", f"it answered {status}", unavailable=status == HTTPStatus.SERVICE_UNAVAILABLE
+            )
+        elif status == HTTPStatus.TOO_MANY_REQUESTS:
             self._broken("busy", "it answered 429")
-        elif status != OK:
+        elif status != HTTPStatus.OK:
             self._flow.handle(Answered(self.endpoint))
         else:
             return False

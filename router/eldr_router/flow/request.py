@@ -24,21 +24,21 @@ from typing import Any
 from msgspec.structs import replace
 
 from eldr_router.engines.health import Engine, Failure
-from eldr_router.flow.steps import (
+from eldr_router.flow.vocabulary import (
     Action,
     Actions,
-    Again,
     Answered,
     Begin,
     Broken,
     ClientDisconnected,
     Connected,
-    Declined,
+    ConnectFailed,
     Decode,
     Eject,
     End,
     EndBroken,
     Ended,
+    EngineFull,
     Event,
     Exhausted,
     Fail,
@@ -46,6 +46,7 @@ from eldr_router.flow.steps import (
     Keep,
     Leave,
     NoEndpoint,
+    NoPrefillEndpoint,
     PassOn,
     Phase,
     Prefill,
@@ -55,7 +56,7 @@ from eldr_router.flow.steps import (
     Ready,
     RecordFailure,
     RecordSuccess,
-    Refused,
+    RetryPlacement,
     Send,
     Start,
     State,
@@ -66,7 +67,7 @@ from eldr_router.flow.steps import (
 )
 
 _SHARED_BLAME = 1 / 3
-_NOBODYS_FAULT = frozenset(("stale", "expired", "client_stalled", "busy"))
+_NOT_BLAMED = frozenset(("stale", "expired", "client_stalled", "busy"))
 _TRANSPORT = frozenset(("reset", "timeout", "protocol"))
 """Causes after which the engine itself is asked whether it lives."""
 _NONE: frozenset[Engine] = frozenset()
@@ -95,14 +96,14 @@ def _start(state: State, event: Start) -> Step:  # noqa: ARG001
 
 
 def _prefill(state: State, before: Actions) -> Step:
-    action = Prefill(state.refused, state.broken)
+    action = Prefill(state.avoid, state.broken)
     return replace(state, phase=_PREFILL), (*before, action)
 
 
 def _decode(state: State, before: Actions) -> Step:
     if state.phase is not _DECODE:
         state = replace(state, phase=_DECODE)
-    return state, (*before, Decode(state.held, state.refused, state.broken))
+    return state, (*before, Decode(state.held, state.avoid, state.broken))
 
 
 def _over(state: State, *actions: Action) -> Step:
@@ -118,25 +119,25 @@ def _is_pinned(state: State) -> bool:
     return state.source is not None and state.expires < math.inf
 
 
-def _prefill_refused(state: State, event: Refused) -> Step:
+def _prefill_connect_failed(state: State, event: ConnectFailed) -> Step:
     failures = (*state.failures, Failure("prefill", event.engine, "refused", event.message))
-    state = replace(state, refused=state.refused | {event.engine}, failures=failures)
+    state = replace(state, avoid=state.avoid | {event.engine}, failures=failures)
     return _prefill(state, (Leave(), Eject(event.engine)))
 
 
-def _no_prefill(state: State, event: NoEndpoint) -> Step:  # noqa: ARG001
-    if state.busy:
+def _no_prefill(state: State, event: NoPrefillEndpoint) -> Step:  # noqa: ARG001
+    if state.kept_429:
         return _over(state, PassOn(kept=True))
-    return _decode(replace(state, split=False, refused=_NONE), ())
+    return _decode(replace(state, split=False, avoid=_NONE), ())
 
 
 def _prefill_broken(state: State, event: Broken) -> Step:
     failure = Failure("prefill", event.engine, event.cause, event.message)
     busy = event.cause == "busy"
-    state = replace(state, failures=(*state.failures, failure), busy=state.busy or busy)
+    state = replace(state, failures=(*state.failures, failure), kept_429=state.kept_429 or busy)
     if event.unavailable or busy:
         # as if it had refused the connection: nothing was tried, nothing is spent
-        state = replace(state, refused=state.refused | {event.engine})
+        state = replace(state, avoid=state.avoid | {event.engine})
         return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Keep(), Leave()))
     spent = state.spent + _cost(state, event)
     state, blame = _blame(state, "prefill", event, None)
@@ -160,8 +161,8 @@ def _prefilled(state: State, event: Prefilled) -> Step:
         source=source,
         held=event.kv,
         expires=event.expires,
-        refused=_NONE,
-        busy=False,
+        avoid=_NONE,
+        kept_429=False,
     )
     return _decode(state, (Leave(), *blame, RecordSuccess(event.engine)))
 
@@ -183,8 +184,10 @@ def _exhausted(state: State, event: Exhausted) -> Step:
 
 def _no_endpoint(state: State, event: NoEndpoint) -> Step:
     if state.held and event.may_wait:  # a result is worth a wait: its prompt has been computed
-        return replace(state, phase=_WAIT, refused=_NONE), (Wait(),)
-    return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
+        return replace(state, phase=_WAIT, avoid=_NONE), (Wait(),)
+    return _over(
+        state, PassOn(kept=True) if state.kept_429 else Fail(event.status, event.message, event.code)
+    )
 
 
 def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
@@ -192,18 +195,18 @@ def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
     return _decode(unsplit, _freeing(state))
 
 
-def _decode_refused(state: State, event: Refused) -> Step:
+def _decode_connect_failed(state: State, event: ConnectFailed) -> Step:
     failures = (*state.failures, Failure("decode", event.engine, "refused", event.message))
-    state = replace(state, refused=state.refused | {event.engine}, failures=failures)
+    state = replace(state, avoid=state.avoid | {event.engine}, failures=failures)
     return _decode(state, (Leave(), Eject(event.engine)))
 
 
-def _declined(state: State, event: Declined) -> Step:  # noqa: ARG001
+def _engine_full(state: State, event: EngineFull) -> Step:  # noqa: ARG001
     # nothing was pulled: the result is what it was before
     return _decode(replace(state, held=_is_pinned(state)), (Leave(),))
 
 
-def _once_more(state: State, event: Again) -> Step:
+def _retry_placement(state: State, event: RetryPlacement) -> Step:
     if event.at > state.expires:  # blocks whose lease is over need no freeing
         message = "every decode engine was full until the lease of the prefill result was nearly over"
         return _over(replace(state, held=False), Fail(429, f"{message}; retry later", "overloaded"))
@@ -219,13 +222,13 @@ def _connected(state: State, event: Connected) -> Step:
     return replace(state, held=False), (Send(kv=state.held),)
 
 
-def _is_late(state: State, event: PullConfirmed | Ready | Tick) -> bool:
+def _is_late(state: State, event: Ready | Tick) -> bool:
     # a whole answer of an engine that keeps the deadline of the pull counts whenever it comes
     return event.at > state.expires and (state.streams or not event.guards)
 
 
 def _pull_confirmed(state: State, event: PullConfirmed) -> Step:
-    if _is_late(state, event):
+    if event.at > state.expires:
         return _expired(state, event.engine, event.at)
     return (state if state.expires == math.inf else replace(state, expires=math.inf)), ()
 
@@ -249,7 +252,7 @@ def _expired(state: State, engine: Engine, at: float) -> Step:
     # blocks whose lease is over need no freeing; a whole answer that takes so long would outlast the next lease, too
     state = replace(state, held=False, split=state.split and (state.streams or not sent))
     # one that was sent nothing did nothing wrong
-    return _again(state, Broken(engine, "expired", message), avoid=sent)
+    return _retry(state, Broken(engine, "expired", message), avoid=sent)
 
 
 def _decode_broken(state: State, event: Broken) -> Step:
@@ -257,10 +260,10 @@ def _decode_broken(state: State, event: Broken) -> Step:
         event.cause in _PULL and event.at > state.expires
     ):  # the engine kept the deadline: neither end is to blame
         return _expired(state, event.engine, event.at)
-    return _again(state, event)
+    return _retry(state, event)
 
 
-def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
+def _retry(state: State, event: Broken, *, avoid: bool = True) -> Step:
     """Give an attempt up; the result may have been pulled, so the next one begins with the prompt."""
     failure = Failure("decode", event.engine, event.cause, event.message)
     source = state.source if event.cause in _PULL else None
@@ -275,11 +278,11 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
         failures=(*state.failures, failure),
         spent=spent,
         broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
-        refused=_NONE,
+        avoid=_NONE,
         source=None,
         held=False,
         expires=math.inf,
-        busy=busy and not state.split,  # a prompt that is prefilled again has other engines to ask
+        kept_429=busy and not state.split,  # a prompt that is prefilled again has other engines to ask
     )
     if state.spent >= state.attempts:
         return _give_up(state, before)
@@ -310,7 +313,7 @@ def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
     engine = event.engine
     if event.unavailable:
         return state, (Eject(engine),)
-    if event.cause in _NOBODYS_FAULT:
+    if event.cause in _NOT_BLAMED:
         return state, ()
     ask: Actions = (ProbeNow(engine),) if event.cause in _TRANSPORT else ()
     if state.shared:
@@ -341,17 +344,17 @@ def _answer_broken(state: State, event: Broken) -> Step:
 _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_NEW, Start): _start,
     (_NEW, ClientDisconnected): lambda state, _: _over(state),
-    (_PREFILL, Refused): _prefill_refused,
+    (_PREFILL, ConnectFailed): _prefill_connect_failed,
     (_PREFILL, Exhausted): _exhausted,
-    (_PREFILL, NoEndpoint): _no_prefill,
+    (_PREFILL, NoPrefillEndpoint): _no_prefill,
     (_PREFILL, Broken): _prefill_broken,
     (_PREFILL, Prefilled): _prefilled,
     (_PREFILL, Answered): _leg_answered,
     (_PREFILL, ClientDisconnected): _leg_gone,
     (_DECODE, NoEndpoint): _no_endpoint,
     (_DECODE, Unpaired): _unpaired,
-    (_DECODE, Refused): _decode_refused,
-    (_DECODE, Declined): _declined,
+    (_DECODE, ConnectFailed): _decode_connect_failed,
+    (_DECODE, EngineFull): _engine_full,
     (_DECODE, Exhausted): _exhausted,
     (_DECODE, Connected): _connected,
     (_DECODE, PullConfirmed): _pull_confirmed,
@@ -360,7 +363,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_DECODE, Broken): _decode_broken,
     (_DECODE, Tick): _tick,
     (_DECODE, ClientDisconnected): _leg_gone,
-    (_WAIT, Again): _once_more,
+    (_WAIT, RetryPlacement): _retry_placement,
     (_WAIT, ClientDisconnected): lambda state, _: _over(state),
     (_ANSWER, Ended): _ended,
     (_ANSWER, Broken): _answer_broken,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eldr_router.flow import steps
+from eldr_router.flow import vocabulary
 from eldr_router.flow.request import step
-from eldr_router.flow.steps import Phase, State
+from eldr_router.flow.vocabulary import Phase, State
 
 EXPIRES = 10.0
 EARLY, LATE = 5.0, 11.0
@@ -41,13 +41,13 @@ class Driver:
         if not self.possible(event):
             return False
         was = self.state
-        if isinstance(event, steps.NoEndpoint):
+        if isinstance(event, vocabulary.NoEndpoint | vocabulary.NoPrefillEndpoint):
             self.leg = None  # it was not begun
-        if isinstance(event, steps.Declined) and not self.over and self.leg.kv:
+        if isinstance(event, vocabulary.EngineFull) and not self.over and self.leg.kv:
             self.pulled.discard(self.result)  # nothing was read
             self.handed, self.sent = True, False
         self.state, actions = step(self.state, event)
-        if isinstance(event, steps.Prefilled):
+        if isinstance(event, vocabulary.Prefilled):
             self.result += 1
             self.handed = event.kv
             self.expires = event.expires
@@ -55,73 +55,75 @@ class Driver:
             assert (self.state, actions) == (was, ()), "nothing happens after the end"
         for at, action in enumerate(actions):
             self.do(action, event, last=at == len(actions) - 1, at=getattr(event, "at", EARLY))
-        if isinstance(event, steps.PullConfirmed):
+        if isinstance(event, vocabulary.PullConfirmed):
             self.heard = True
-        if isinstance(event, steps.PullConfirmed | steps.Ready) and event.at <= self.expires:
+        if isinstance(event, vocabulary.PullConfirmed | vocabulary.Ready) and event.at <= self.expires:
             self.expires = math.inf
         if self.state.phase is Phase.OVER and not self.over:
             self.over = True
             assert self.leg is None, "every leg is left: counts are back at zero"
-            assert len([a for a in self.answers if not isinstance(a, steps.Begin)]) <= 1
-            gone = isinstance(event, steps.ClientDisconnected)
-            assert gone or not isinstance(self.answers[-1], steps.Begin), (
+            assert len([a for a in self.answers if not isinstance(a, vocabulary.Begin)]) <= 1
+            gone = isinstance(event, vocabulary.ClientDisconnected)
+            assert gone or not isinstance(self.answers[-1], vocabulary.Begin), (
                 "every response that began has an end"
             )
         return True
 
     def possible(self, event) -> bool:
         kind = type(event)
-        if kind in (steps.Start, steps.ClientDisconnected):
-            return kind is steps.ClientDisconnected or self.state.phase is Phase.NEW
+        if kind in (vocabulary.Start, vocabulary.ClientDisconnected):
+            return kind is vocabulary.ClientDisconnected or self.state.phase is Phase.NEW
         if self.over:
             return True
         leg = type(self.leg)
         match kind:
-            case steps.NoEndpoint:
-                return self.leg is not None and not self.sent
-            case steps.Again:
+            case vocabulary.NoEndpoint:
+                return leg is vocabulary.Decode and not self.sent
+            case vocabulary.NoPrefillEndpoint:
+                return leg is vocabulary.Prefill
+            case vocabulary.RetryPlacement:
                 return self.waits
-            case steps.Declined:
-                return leg is steps.Decode and self.sent and not self.heard
-            case steps.Prefilled:
-                return leg is steps.Prefill
-            case steps.Connected | steps.Refused | steps.Exhausted:
+            case vocabulary.EngineFull:
+                return leg is vocabulary.Decode and self.sent and not self.heard
+            case vocabulary.Prefilled:
+                return leg is vocabulary.Prefill
+            case vocabulary.Connected | vocabulary.ConnectFailed | vocabulary.Exhausted:
                 return self.leg is not None and not self.sent
-            case steps.PullConfirmed | steps.Ready:
-                return leg is steps.Decode and self.sent and not self.begun
-            case steps.Ended:
+            case vocabulary.PullConfirmed | vocabulary.Ready:
+                return leg is vocabulary.Decode and self.sent and not self.begun
+            case vocabulary.Ended:
                 return self.begun
-            case steps.Answered:
-                return leg is steps.Prefill or (self.sent and not self.begun)
-            case steps.Broken:
-                return leg is steps.Prefill or self.sent
+            case vocabulary.Answered:
+                return leg is vocabulary.Prefill or (self.sent and not self.begun)
+            case vocabulary.Broken:
+                return leg is vocabulary.Prefill or self.sent
             case _:
-                return leg is steps.Decode
+                return leg is vocabulary.Decode
 
     @property
     def begun(self) -> bool:
-        return any(isinstance(a, steps.Begin) for a in self.answers) and not self.over
+        return any(isinstance(a, vocabulary.Begin) for a in self.answers) and not self.over
 
     def do(self, action, event, *, last: bool, at: float) -> None:
         match action:
-            case steps.Prefill() | steps.Decode():
+            case vocabulary.Prefill() | vocabulary.Decode():
                 assert last, "what a leg reports at once must find nothing left to do"
                 assert self.leg is None, "one leg at a time"
                 assert not self.answers, "nothing begins after a response began"
                 self.leg, self.sent, self.heard, self.waits = action, False, False, False
-                if isinstance(action, steps.Prefill):
+                if isinstance(action, vocabulary.Prefill):
                     self.handed = False
                     self.expires = math.inf
                 else:
                     assert action.kv == self.handed, "a result goes along exactly if there is one"
                     self.expires = self.expires if action.kv else math.inf
-            case steps.Wait():
+            case vocabulary.Wait():
                 assert last
                 assert self.leg is None
                 assert self.handed, "only a result is worth a wait"
                 self.waits = True
-            case steps.Send(kv):
-                assert isinstance(self.leg, steps.Decode)
+            case vocabulary.Send(kv):
+                assert isinstance(self.leg, vocabulary.Decode)
                 assert not self.sent
                 self.sent = True
                 if kv:
@@ -129,34 +131,34 @@ class Driver:
                     assert self.result not in self.pulled, "a prefill result is used once"
                     assert at <= self.expires, "no result is sent after its lease"
                     self.pulled.add(self.result)
-            case steps.Leave():
+            case vocabulary.Leave():
                 assert self.leg is not None, "a leg is left once"
                 self.leg = None
                 if self.sent or at > self.expires:
                     self.handed = False
-            case steps.Begin():
+            case vocabulary.Begin():
                 assert self.sent
                 assert not self.answers
                 assert at <= self.expires or (event.guards and not self.state.streams), (
                     "nothing that may rest on overwritten blocks reaches the client"
                 )
                 self.answers.append(action)
-            case steps.Keep():
+            case vocabulary.Keep():
                 assert event.cause == "busy"
                 assert self.leg is not None, "only a leg that is there has an answer"
                 self.kept = True
-            case steps.PassOn() | steps.Fail():
+            case vocabulary.PassOn() | vocabulary.Fail():
                 assert not self.answers
-                if isinstance(action, steps.PassOn):
-                    assert self.kept if action.kept else isinstance(event, steps.Answered), (
+                if isinstance(action, vocabulary.PassOn):
+                    assert self.kept if action.kept else isinstance(event, vocabulary.Answered), (
                         "there is an answer"
                     )
                 self.answers.append(action)
-            case steps.End() | steps.EndBroken():
-                assert isinstance(self.answers[-1], steps.Begin)
+            case vocabulary.End() | vocabulary.EndBroken():
+                assert isinstance(self.answers[-1], vocabulary.Begin)
                 self.answers.append(action)
-            case steps.Free():
-                answered = isinstance(event, steps.Answered) or getattr(event, "cause", "") in ANSWERS
+            case vocabulary.Free():
+                answered = isinstance(event, vocabulary.Answered) or getattr(event, "cause", "") in ANSWERS
                 assert self.result in self.pulled if answered else self.handed
                 assert self.result not in self.freed, "a result is freed once"
                 self.freed.add(self.result)
@@ -165,32 +167,33 @@ class Driver:
 
 def events(legs=("p0", "d0", "d1")):
     prefill = legs[0]
-    yield steps.Start()
-    yield steps.ClientDisconnected()
-    yield steps.Ended()
-    yield steps.NoEndpoint(503, "none", "none")
-    yield steps.NoEndpoint(429, "full", "overloaded", may_wait=True)
-    yield steps.Prefilled(prefill, kv=True, expires=EXPIRES)
-    yield steps.Prefilled(prefill, kv=False, expires=math.inf)
-    yield steps.Tick("d0", LATE)
+    yield vocabulary.Start()
+    yield vocabulary.ClientDisconnected()
+    yield vocabulary.Ended()
+    yield vocabulary.NoPrefillEndpoint()
+    yield vocabulary.NoEndpoint(503, "none", "none")
+    yield vocabulary.NoEndpoint(429, "full", "overloaded", may_wait=True)
+    yield vocabulary.Prefilled(prefill, kv=True, expires=EXPIRES)
+    yield vocabulary.Prefilled(prefill, kv=False, expires=math.inf)
+    yield vocabulary.Tick("d0", LATE)
     for engine in legs:
-        yield steps.Refused(engine)
-        yield steps.Exhausted(engine)
-        yield steps.Broken(engine, "reset", "x")
-        yield steps.Broken(engine, "status", "x", unavailable=True)
-        yield steps.Broken(engine, "reset", "x", doubtful=True)
-        yield steps.Answered(engine)
-    yield steps.Declined("d0")
-    yield steps.Again(EARLY)
-    yield steps.Again(LATE)
-    yield steps.Broken("d0", "error_event", "x")
-    yield steps.Broken("d0", "busy", "x")
-    yield steps.Broken(prefill, "busy", "x")
+        yield vocabulary.ConnectFailed(engine)
+        yield vocabulary.Exhausted(engine)
+        yield vocabulary.Broken(engine, "reset", "x")
+        yield vocabulary.Broken(engine, "status", "x", unavailable=True)
+        yield vocabulary.Broken(engine, "reset", "x", doubtful=True)
+        yield vocabulary.Answered(engine)
+    yield vocabulary.EngineFull("d0")
+    yield vocabulary.RetryPlacement(EARLY)
+    yield vocabulary.RetryPlacement(LATE)
+    yield vocabulary.Broken("d0", "error_event", "x")
+    yield vocabulary.Broken("d0", "busy", "x")
+    yield vocabulary.Broken(prefill, "busy", "x")
     for at in (EARLY, LATE):
-        yield steps.Connected("d0", at)
-        yield steps.Ready("d0", at, guards=True)
-        yield steps.PullConfirmed("d0", at)
-        yield steps.Ready("d0", at)
+        yield vocabulary.Connected("d0", at)
+        yield vocabulary.Ready("d0", at, guards=True)
+        yield vocabulary.PullConfirmed("d0", at)
+        yield vocabulary.Ready("d0", at)
 
 
 ALL = tuple(events())
@@ -223,17 +226,17 @@ def copied(driver: Driver) -> Driver:
 @pytest.mark.parametrize("state", STARTS, ids=lambda s: f"{s.attempts}-{s.split}-{s.streams}")
 def test_every_short_sequence_of_events(state):
     driver = Driver(state)
-    driver.take(steps.Start())
+    driver.take(vocabulary.Start())
     assert walk(driver, 4) > 100
 
 
 @given(st.sampled_from(STARTS), st.integers(1, 4), st.lists(st.sampled_from(ALL), max_size=60))
 def test_every_long_sequence_of_events(state, attempts, sequence):
     driver = Driver(replace(state, attempts=attempts))
-    driver.take(steps.Start())
+    driver.take(vocabulary.Start())
     for event in sequence:
         driver.take(event)
-    driver.take(steps.ClientDisconnected())
+    driver.take(vocabulary.ClientDisconnected())
     assert driver.over
     assert driver.leg is None
 
@@ -241,83 +244,83 @@ def test_every_long_sequence_of_events(state, attempts, sequence):
 def play(*happened, state=None):
     """Return the last state and all actions of a sequence."""
     state, done = state or State(), []
-    for event in (steps.Start(), *happened):
+    for event in (vocabulary.Start(), *happened):
         state, actions = step(state, event)
         done += actions
     return state, done
 
 
 def test_the_good_case():
-    prefilled = steps.Prefilled("p0", kv=True, expires=EXPIRES)
+    prefilled = vocabulary.Prefilled("p0", kv=True, expires=EXPIRES)
     sequence = (
         prefilled,
-        steps.Connected("d0", 1),
-        steps.PullConfirmed("d0", 2),
-        steps.Ready("d0", 99),
-        steps.Ended(),
+        vocabulary.Connected("d0", 1),
+        vocabulary.PullConfirmed("d0", 2),
+        vocabulary.Ready("d0", 99),
+        vocabulary.Ended(),
     )
     state, done = play(*sequence)
     assert state.phase is Phase.OVER
     assert [type(action).__name__ for action in done] == [
         *("Prefill", "Leave", "RecordSuccess", "Decode", "Send", "RecordSuccess", "Begin", "Leave", "End")
     ]
-    assert done[5] == steps.RecordSuccess("d0", "p0")
+    assert done[5] == vocabulary.RecordSuccess("d0", "p0")
 
 
-PREFILLED = steps.Prefilled("p0", kv=True, expires=EXPIRES)
+PREFILLED = vocabulary.Prefilled("p0", kv=True, expires=EXPIRES)
 
 
 def test_only_a_refused_connection_lets_a_result_go_to_another_engine():
-    _, done = play(PREFILLED, steps.Refused("d0"), steps.Connected("d1", 1))
-    assert done[-1] == steps.Send(kv=True)
-    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Broken("d0", "reset", "x"))
-    assert done[-1] == steps.Prefill(frozenset(), frozenset({"d0"}))
+    _, done = play(PREFILLED, vocabulary.ConnectFailed("d0"), vocabulary.Connected("d1", 1))
+    assert done[-1] == vocabulary.Send(kv=True)
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), vocabulary.Broken("d0", "reset", "x"))
+    assert done[-1] == vocabulary.Prefill(frozenset(), frozenset({"d0"}))
 
 
 @pytest.mark.parametrize(
-    "late", [steps.PullConfirmed("d0", LATE), steps.Ready("d0", LATE), steps.Tick("d0", LATE)]
+    "late", [vocabulary.PullConfirmed("d0", LATE), vocabulary.Ready("d0", LATE), vocabulary.Tick("d0", LATE)]
 )
 def test_whatever_comes_after_the_lease_is_prefilled_again(late):
-    _, done = play(PREFILLED, steps.Connected("d0", 1), late)
-    assert isinstance(done[-1], steps.Prefill)
-    assert not any(isinstance(action, steps.Begin) for action in done)
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), late)
+    assert isinstance(done[-1], vocabulary.Prefill)
+    assert not any(isinstance(action, vocabulary.Begin) for action in done)
 
 
 def test_a_whole_answer_outlasts_its_lease_where_the_engine_keeps_the_deadline():
-    begun, kinds = (PREFILLED, steps.Connected("d0", 1)), (steps.Tick, steps.PullConfirmed, steps.Ready)
+    begun, kinds = (PREFILLED, vocabulary.Connected("d0", 1)), (vocabulary.Tick, vocabulary.Ready)
     _, done = play(*begun, *(late("d0", LATE, guards=True) for late in kinds), state=State(streams=False))
-    assert isinstance(done[-1], steps.Begin)
+    assert isinstance(done[-1], vocabulary.Begin)
     for late in kinds:
         _, done = play(
-            *begun, steps.Tick("d0", LATE, guards=True), late("d0", LATE), state=State(streams=False)
+            *begun, vocabulary.Tick("d0", LATE, guards=True), late("d0", LATE), state=State(streams=False)
         )
-        assert done[-1] == steps.Decode(kv=False, refused=frozenset(), broken=frozenset({"d0"}))
+        assert done[-1] == vocabulary.Decode(kv=False, avoid=frozenset(), broken=frozenset({"d0"}))
         _, done = play(*begun, late("d0", LATE, guards=True))
-        assert isinstance(done[-1], steps.Prefill), "the first event of a stream shows the pull"
+        assert isinstance(done[-1], vocabulary.Prefill), "the first event of a stream shows the pull"
 
 
 def test_a_late_pull_that_an_engine_refused_is_nobodys_fault():
-    failed = steps.Broken("d0", "status", "x", at=LATE)
-    _, done = play(PREFILLED, steps.Connected("d0", 1), failed, state=State(streams=False))
-    assert done[-1] == steps.Decode(kv=False, refused=frozenset(), broken=frozenset({"d0"}))
-    assert not {steps.RecordFailure, steps.Free} & {type(action) for action in done}
+    failed = vocabulary.Broken("d0", "status", "x", at=LATE)
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), failed, state=State(streams=False))
+    assert done[-1] == vocabulary.Decode(kv=False, avoid=frozenset(), broken=frozenset({"d0"}))
+    assert not {vocabulary.RecordFailure, vocabulary.Free} & {type(action) for action in done}
 
 
 def blamed(done):
-    return [action for action in done if isinstance(action, steps.RecordFailure)]
+    return [action for action in done if isinstance(action, vocabulary.RecordFailure)]
 
 
 def test_the_first_engine_is_blamed_once_another_one_did_it():
-    failed = (PREFILLED, steps.Connected("d0", 1), steps.Broken("d0", "status", "x"))
+    failed = (PREFILLED, vocabulary.Connected("d0", 1), vocabulary.Broken("d0", "status", "x"))
     _, done = play(*failed)
     assert blamed(done) == []
-    _, done = play(*failed, PREFILLED, steps.Connected("d1", 1), steps.Ready("d1", 2))
-    assert blamed(done) == [steps.RecordFailure("d0", "p0")]
+    _, done = play(*failed, PREFILLED, vocabulary.Connected("d1", 1), vocabulary.Ready("d1", 2))
+    assert blamed(done) == [vocabulary.RecordFailure("d0", "p0")]
 
 
 def test_a_request_that_fails_on_several_engines_is_mostly_to_blame_itself():
-    _, done = play(*(steps.Broken(engine, "status", "x") for engine in ("p0", "p1", "p0")))
-    assert isinstance(done[-1], steps.Fail)
+    _, done = play(*(vocabulary.Broken(engine, "status", "x") for engine in ("p0", "p1", "p0")))
+    assert isinstance(done[-1], vocabulary.Fail)
     assert {(action.engine, action.weight) for action in blamed(done)} == {("p0", 1 / 3), ("p1", 1 / 3)}
 
 
@@ -326,56 +329,56 @@ def test_engines_in_doubt_cost_no_attempt(leg):
     """Else a request is given up although an engine is well that it was never sent to."""
 
     def failing(engine, **more):
-        before = (PREFILLED, steps.Connected(engine, 1)) if leg == "decode" else ()
-        return (*before, steps.Broken(engine, "reset", "x", **more))
+        before = (PREFILLED, vocabulary.Connected(engine, 1)) if leg == "decode" else ()
+        return (*before, vocabulary.Broken(engine, "reset", "x", **more))
 
     three = [event for engine in "abc" for event in failing(engine)]
-    assert isinstance(play(*three)[1][-1], steps.Fail), "a request that ends engines ends three at most"
+    assert isinstance(play(*three)[1][-1], vocabulary.Fail), "a request that ends engines ends three at most"
     many = [event for engine in "abcdefg" for event in failing(engine, doubtful=True)]
-    assert isinstance(play(*many)[1][-1], steps.Prefill)
+    assert isinstance(play(*many)[1][-1], vocabulary.Prefill)
     again = [event for _ in range(4) for event in failing("a", doubtful=True)]
-    assert isinstance(play(*again)[1][-1], steps.Fail), "the same engine is no other one"
+    assert isinstance(play(*again)[1][-1], vocabulary.Fail), "the same engine is no other one"
     late = [event for engine in "abc" for event in failing(engine, doubtful=True, at=2.0)]
-    assert isinstance(play(*late, state=State(until=1.0))[1][-1], steps.Fail)
+    assert isinstance(play(*late, state=State(until=1.0))[1][-1], vocabulary.Fail)
 
 
 def test_a_result_that_nobody_was_sent_is_freed():
-    full = steps.NoEndpoint(429, "full", "overloaded", may_wait=True)
+    full = vocabulary.NoEndpoint(429, "full", "overloaded", may_wait=True)
     for end in (
-        (steps.ClientDisconnected(),),
-        (steps.NoEndpoint(429, "no KV", "overloaded"),),
-        (full, steps.ClientDisconnected()),
+        (vocabulary.ClientDisconnected(),),
+        (vocabulary.NoEndpoint(429, "no KV", "overloaded"),),
+        (full, vocabulary.ClientDisconnected()),
     ):
         _, done = play(PREFILLED, *end)
-        assert isinstance(done[-1], steps.Free)
-    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.ClientDisconnected())
-    assert not any(isinstance(action, steps.Free) for action in done)
+        assert isinstance(done[-1], vocabulary.Free)
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), vocabulary.ClientDisconnected())
+    assert not any(isinstance(action, vocabulary.Free) for action in done)
 
 
-REFUSALS = [steps.Answered("d0"), *(steps.Broken("d0", cause, "x") for cause in ANSWERS)]
+REFUSALS = [vocabulary.Answered("d0"), *(vocabulary.Broken("d0", cause, "x") for cause in ANSWERS)]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda event: getattr(event, "cause", "4xx"))
 def test_a_result_that_an_engine_refused_is_freed_once(refusal):
     """vLLM frees it only if the body is one that it could read: else two chats pinned two thirds of a prefill engine's cache."""
-    _, done = play(PREFILLED, steps.Connected("d0", 1), refusal, steps.ClientDisconnected())
-    assert done.count(steps.Free()) == 1
-    assert not isinstance(done[-1], steps.Free) or isinstance(refusal, steps.Answered), (
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), refusal, vocabulary.ClientDisconnected())
+    assert done.count(vocabulary.Free()) == 1
+    assert not isinstance(done[-1], vocabulary.Free) or isinstance(refusal, vocabulary.Answered), (
         "before the next prefill"
     )
-    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.PullConfirmed("d0", 2), refusal)
-    assert steps.Free() not in done, "what was pulled is free already"
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), vocabulary.PullConfirmed("d0", 2), refusal)
+    assert vocabulary.Free() not in done, "what was pulled is free already"
 
 
 @pytest.mark.parametrize("cause", ["reset", "timeout", "protocol", "expired"])
 def test_a_result_that_an_engine_may_still_read_is_not_freed(cause):
-    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Broken("d0", cause, "x"))
-    assert steps.Free() not in done
+    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), vocabulary.Broken("d0", cause, "x"))
+    assert vocabulary.Free() not in done
 
 
 def test_an_engines_429_is_passed_on_only_when_nobody_else_is_free():
-    busy = steps.Broken("p0", "busy", "it answered 429")
+    busy = vocabulary.Broken("p0", "busy", "it answered 429")
     _, done = play(busy)
-    assert isinstance(done[-1], steps.Prefill)
-    _, done = play(busy, steps.NoEndpoint(503, "none", "none"))
-    assert isinstance(done[-1], steps.PassOn)
+    assert isinstance(done[-1], vocabulary.Prefill)
+    _, done = play(busy, vocabulary.NoPrefillEndpoint())
+    assert isinstance(done[-1], vocabulary.PassOn)

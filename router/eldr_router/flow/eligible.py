@@ -11,7 +11,7 @@ from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.engines.endpoint import Endpoint
 from eldr_router.engines.health import Failure
 from eldr_router.engines.registry import Registry
-from eldr_router.flow.steps import Decode
+from eldr_router.flow.vocabulary import Decode
 from eldr_router.http.errors import RouterError
 from eldr_router.placement.placer import Placement
 
@@ -19,7 +19,7 @@ Place = Callable[[Collection[Endpoint]], Placement]
 """Places a request on none of these engines; RouterError as of :meth:`eldr_router.placement.placer.Placer.place`."""
 
 
-def split_over(registry: Registry, limit: int) -> tuple[str, str | None]:
+def split_group(registry: Registry, limit: int) -> tuple[str, str | None]:
     """Return the key of the engines to split over, and why not.
 
     The reason is None if the request is split.
@@ -32,7 +32,7 @@ def split_over(registry: Registry, limit: int) -> tuple[str, str | None]:
     return group.key, None if group.has_prefill else "kv_key"
 
 
-def place_away(
+def place_avoiding(
     place: Place, action: Decode, registry: Registry, key: str, failures: tuple[Failure, ...]
 ) -> Placement:
     """Place a request.
@@ -49,11 +49,11 @@ def place_away(
         Attempts given up.
     """
     incompatible = registry.incompatible(ROLE_DECODE, key)
-    choices = [action.refused]
+    choices = [action.avoid]
     if action.broken or incompatible:
-        away = action.refused | action.broken
+        away = action.avoid | action.broken
         # without KV to pull any engine will do
-        then = [action.refused | incompatible] if action.kv else [away, action.refused]
+        then = [action.avoid | incompatible] if action.kv else [away, action.avoid]
         choices = [*dict.fromkeys([away | incompatible, *then])]
     for excluded in choices[:-1]:
         try:
@@ -63,7 +63,7 @@ def place_away(
     try:
         return place(choices[-1])
     except RouterError as error:
-        if action.refused and failures and error.status == 503:
+        if action.avoid and failures and error.status == 503:
             message = f"no decode engine accepts connections; the last one: {failures[-1].message}"
             raise RouterError(502, message, "upstream_failed") from None
         raise

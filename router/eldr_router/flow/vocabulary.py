@@ -1,4 +1,4 @@
-"""State, events and actions of :mod:`.request`."""
+"""Vocabulary of :mod:`.request`: state, events, actions."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class State(Struct, frozen=True):
         There is a result that no engine was sent.
     expires : float
         Until when the result may be pulled; infinite once the pull is known to be over.
-    refused, broken : frozenset of Engine
+    avoid, broken : frozenset of Engine
         Engines to avoid in this leg, and those that failed this request.
     suspect : tuple or None
         (leg, engine, prefill engine of its pull or None): who failed first, and is not blamed yet.
     shared : bool
         It failed on several engines: the request itself may be at fault.
-    busy : bool
+    kept_429 : bool
         An engine of this leg answered 429, and the answer is kept.
     """
 
@@ -66,11 +66,11 @@ class State(Struct, frozen=True):
     source: Engine = None
     held: bool = False
     expires: float = math.inf
-    refused: frozenset[Engine] = frozenset()
+    avoid: frozenset[Engine] = frozenset()
     broken: frozenset[Engine] = frozenset()
     suspect: tuple[str, Engine, Engine] | None = None
     shared: bool = False
-    busy: bool = False
+    kept_429: bool = False
 
 
 # --- events: what happened -------------------------------------------------------------------------------------------
@@ -80,14 +80,14 @@ class Start(Struct, frozen=True):
     """The request is admitted."""
 
 
-class Refused(Struct, frozen=True):
+class ConnectFailed(Struct, frozen=True):
     """An engine did not accept a connection."""
 
     engine: Engine
     message: str = ""
 
 
-class Declined(Struct, frozen=True):
+class EngineFull(Struct, frozen=True):
     """A decode engine is full, and has read nothing of the request."""
 
     engine: Engine
@@ -119,20 +119,16 @@ class Prefilled(Struct, frozen=True):
 
 
 class PullConfirmed(Struct, frozen=True):
-    """A decode engine said something that comes after its pull.
-
-    ``guards``: it keeps the deadlines of pulls.
-    """
+    """A decode engine streamed something that comes after its pull."""
 
     engine: Engine
     at: float
-    guards: bool = False
 
 
 class Ready(Struct, frozen=True):
     """A decode engine said enough to begin a response.
 
-    ``guards`` as in :class:`PullConfirmed`.
+    ``guards``: it keeps the deadlines of pulls.
     """
 
     engine: Engine
@@ -171,14 +167,18 @@ class Tick(Struct, frozen=True):
     guards: bool = False
 
 
-class Again(Struct, frozen=True):
+class RetryPlacement(Struct, frozen=True):
     """Engines may have room by now."""
 
     at: float
 
 
+class NoPrefillEndpoint(Struct, frozen=True):
+    """No prefill engine is left."""
+
+
 class NoEndpoint(Struct, frozen=True):
-    """No engine is left for the leg that was asked for.
+    """No decode engine is left.
 
     ``may_wait``: a full one may have room at any moment.
     """
@@ -202,8 +202,8 @@ class ClientDisconnected(Struct, frozen=True):
 
 Event = (
     Start
-    | Refused
-    | Declined
+    | ConnectFailed
+    | EngineFull
     | Exhausted
     | Connected
     | Prefilled
@@ -213,7 +213,8 @@ Event = (
     | Broken
     | Ended
     | Tick
-    | Again
+    | RetryPlacement
+    | NoPrefillEndpoint
     | NoEndpoint
     | Unpaired
     | ClientDisconnected
@@ -225,10 +226,10 @@ Event = (
 class Prefill(Struct, frozen=True):
     """Send the prompt to a prefill engine.
 
-    To none of ``refused``, and rather to none of ``broken``.
+    To none of ``avoid``, and rather to none of ``broken``.
     """
 
-    refused: frozenset[Engine]
+    avoid: frozenset[Engine]
     broken: frozenset[Engine]
 
 
@@ -239,7 +240,7 @@ class Decode(Struct, frozen=True):
     """
 
     kv: bool
-    refused: frozenset[Engine]
+    avoid: frozenset[Engine]
     broken: frozenset[Engine]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 
 from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.api.headers import foreign
@@ -18,12 +19,11 @@ from eldr_router.net.inbound import ClientConnection
 from eldr_router.net.outbound import BrokenError, ConnectError
 
 _MAX_ANSWER = 64 << 20
-_BUSY, _FAILED = 429, 500
 _DROP = frozenset((b"host", b"content-length", b"expect", b"accept-encoding"))
 _LENGTH = frozenset((b"content-length",))
 
 
-class Surface:
+class ClientPort:
     """Answers clients.
 
     Parameters
@@ -89,9 +89,9 @@ class Surface:
                 self._services.probes.ask(endpoint)
                 failures.append(Failure("any", endpoint, getattr(error, "cause", "refused"), str(error)))
                 continue
-            if answer.status < _FAILED and answer.status != _BUSY:
+            if answer.status < 500 and answer.status != HTTPStatus.TOO_MANY_REQUESTS:
                 break
-            cause = "busy" if answer.status == _BUSY else "status"
+            cause = "busy" if answer.status == HTTPStatus.TOO_MANY_REQUESTS else "status"
             failures.append(Failure("any", endpoint, cause, f"it answered {answer.status}"))
         if answer is not None:  # of several that failed, the last one's
             client.respond(answer.status, foreign(answer.head.headers, _LENGTH), answer.body)
