@@ -20,7 +20,7 @@ from eldr.siglog import SignatureLog
 from eldr_router.admin.locality import LocalityMetrics
 from eldr_router.admin.server import Admin
 from eldr_router.api.guard import Guard
-from eldr_router.engines.loads import Loads
+from eldr_router.engines.load_poller import LoadPoller
 from eldr_router.engines.probes import Probes
 from eldr_router.engines.registry import Registry
 from eldr_router.flow.client_port import ClientPort
@@ -92,7 +92,7 @@ class App:
             Telemetry(router, metrics, joiner, journal, tracing.start(os.environ), time.monotonic, time.time),
             probes,
         )
-        self._loads = Loads(registry, pool, time.monotonic)
+        self._loads = LoadPoller(registry, pool, time.monotonic)
         self._steps = Steps(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(

@@ -20,14 +20,14 @@ from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
 from eldr_router.engines import health
-from eldr_router.engines.loads import Loads
+from eldr_router.engines.load_poller import LoadPoller
 from eldr_router.engines.probes import Probes
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
 from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
 
-_TURN = Loads._turn
+_TURN = LoadPoller._turn
 DEADLINE = 120.0
 """Of a machine that is busy: what never comes fails its test all the same."""
 QUICK = {"prefill_timeout_seconds": 0.5, "decode_idle_timeout_seconds": 0.5, "connect_timeout_seconds": 5.0}
@@ -45,13 +45,13 @@ def unprobed(monkeypatch) -> None:
     It stands among those that the engine has seen, and leaves a connection behind, which may be stale where it is reused.
     """
     monkeypatch.setattr(Probes, "_turn", lambda _: None)
-    monkeypatch.setattr(Loads, "_turn", lambda _: None)
+    monkeypatch.setattr(LoadPoller, "_turn", lambda _: None)
 
 
 @pytest.fixture
 def polled(monkeypatch, unprobed) -> None:
     """Engines are asked for their load."""
-    monkeypatch.setattr(Loads, "_turn", _TURN)
+    monkeypatch.setattr(LoadPoller, "_turn", _TURN)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from eldr_router.engines.contexts import Cache
+from eldr_router.engines.kv_room import KvCache
 from tests.fakes.engines import CLIENT_ERROR, TOKENS, Exchange, answer, prefill, slow
 from tests.router.conftest import signature, until
 
@@ -112,7 +112,7 @@ async def test_a_prompt_that_fits_no_engine_waits_for_none(start):
     """An engine is full, and another one has a place, but no cache that is large enough."""
     async with start("p0", "d0", "d1") as router:
         for endpoint in router.app.services.registry.endpoints("decode"):
-            endpoint.cache = Cache(100, 100)
+            endpoint.cache = KvCache(100, 100)
         fill(router, "d0")
         await router.poll()
         router["p0"].script.append(partial(prefill, usage={"prompt_tokens": 5000}))

@@ -183,7 +183,7 @@ async def test_requests_of_two_centroid_sets_do_not_begin_anew_in_turn(start, tm
         unions = locality.unions
         placer = router.app.services.placer
         for table in (old, replace(old, centroids=None)) * 4:
-            placer.place(table, read_signature(router["p0"].eldr)).lease.release()
+            placer.place(table, read_signature(router["p0"].eldr)).occupancy.release()
         assert locality.unions is unions
 
 

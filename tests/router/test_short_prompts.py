@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from eldr_router.engines.contexts import Contexts
+from eldr_router.engines.kv_room import KvRoom
 from tests.fakes.engines import prefill
 
 
@@ -40,7 +40,7 @@ async def test_tokens_are_expected_as_lately_prompts_had(prompts):
 
 async def test_an_estimate_that_is_too_low_heals(prompts):
     async with prompts(100) as router:
-        contexts = router.app.services.registry.contexts
+        contexts = router.app.services.registry.kv_room
         for _ in range(200):
             contexts.learn(40_000, 2_400)
         for _ in range(200):
@@ -49,7 +49,7 @@ async def test_an_estimate_that_is_too_low_heals(prompts):
 
 
 def test_bodies_with_images_teach_nothing_of_texts():
-    contexts = Contexts()
+    contexts = KvRoom()
     for _ in range(100):
         contexts.learn(1 << 20, 300)
     assert contexts.expected(400) == 100

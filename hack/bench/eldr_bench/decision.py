@@ -1,4 +1,4 @@
-"""CPU time of one routing decision: signature off the wire, similarities, unions, policy, lease; and a request that leaves.
+"""CPU time of one routing decision: signature off the wire, similarities, unions, policy, occupancy; and a request that leaves.
 
 Different requests come and go: with every one that joins, the oldest leaves. Every decision's policy and reason are kept, and the
 unions are held against who is in flight; a pool that decided otherwise than its row says ends the program. Prints one JSON list of
@@ -24,7 +24,7 @@ from eldr.core.union import MOST_LAYERS
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_bench.machine import one_thread
 from eldr_bench.proof import Unproven, require
-from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.endpoint import Occupancy
 from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
 from eldr_router.placement.locality import Locality
@@ -147,7 +147,7 @@ class Pool:
         centroids = None if case.learned else traffic.centroids(case.k)
         self._table = make_table(Intent(policy=case.policy), epoch=1, active=None, centroids=centroids)
         self._placer.locality.follow(centroids, wanted=case.policy == POLICY_MARGINAL)  # as the router does
-        self._in_flight: deque[tuple[Lease, str, bool]] = deque()
+        self._in_flight: deque[tuple[Occupancy, str, bool]] = deque()
         self._sent: set[str] = set()
         for _ in range(IN_FLIGHT * case.k):
             self._place()
@@ -161,7 +161,7 @@ class Pool:
         spent = [one.nanoseconds for one in turn if one.signed is not self.case.mixed]
         return sum(spent) / len(spent) / 1e3
 
-    def _place(self, leaving: Lease | None = None) -> Decided:
+    def _place(self, leaving: Occupancy | None = None) -> Decided:
         number = next(self._next)
         signed = not (self.case.mixed and number % 2)
         wire = self._wires[number % len(self._wires)] if signed else None
@@ -170,7 +170,7 @@ class Pool:
             leaving.release()
         placement = self._placer.place(self._table, read_signature(wire))
         spent = time.process_time_ns() - begun
-        self._in_flight.append((placement.lease, placement.endpoint.name, signed))
+        self._in_flight.append((placement.occupancy, placement.endpoint.name, signed))
         if signed:
             self._sent.add(placement.endpoint.name)
         compared = placement.similarity is not None or (signed and self._placer.locality.profiles is not None)

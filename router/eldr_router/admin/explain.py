@@ -46,7 +46,7 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
     counts = fields.get("eldr")
     signature = NO_SIGNATURE if counts is None else read_signature(counts)
     counted = 0 if signature.counts is None else signature.counts.tokens
-    context = registry.contexts.of(
+    demand = registry.kv_room.demand(
         _integer(fields, "prompt_tokens") or counted, _integer(fields, "max_tokens"), sequences
     )
     answer: dict[str, Any] = {
@@ -57,7 +57,7 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
         "fit": None if table.active is None else table.active.fit,
         "tau": table.intent.tau,
         "max_in_flight": table.max_in_flight,
-        "kv_expected": context.size,
+        "kv_expected": demand.size,
         "prior": None,
         "choice": None,
     }
@@ -85,7 +85,7 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
         }
     try:
         decision = placer.decide(
-            table, signature, (), sequences, registry.turns[ROLE_DECODE] + 1, domain=domain, context=context
+            table, signature, (), sequences, registry.turns[ROLE_DECODE] + 1, domain=domain, demand=demand
         )
     except RouterError as error:
         answer["error"] = {"status": error.status, "code": error.code, "message": error.message}

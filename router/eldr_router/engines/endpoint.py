@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from eldr.core.union import Stay
-from eldr_router.engines.contexts import Cache
 from eldr_router.engines.health import Health
+from eldr_router.engines.kv_room import KvCache
 from eldr_router.engines.load import Load
 from eldr_router.engines.spec import EndpointSpec
 
@@ -40,7 +40,7 @@ class Endpoint:
         self.freed = freed  # to be called when it has room again
         self.in_flight = 0
         self.tokens = 0  # of KV that its sequences are expected to hold
-        self.cache: Cache | None = None  # as far as it reports it
+        self.cache: KvCache | None = None  # as far as it reports it
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
         self.counting = True  # until it says that it has failed to
@@ -66,7 +66,7 @@ class Endpoint:
         self.freed()
 
 
-class Lease:
+class Occupancy:
     """A request's load on an engine, a context manager.
 
     It is released once, however often that is asked.

@@ -26,7 +26,7 @@ from eldr.contract import (
 )
 from eldr.core.saving import Batches
 from eldr.core.step_time_fit import Window
-from eldr_router.engines.contexts import Answers, Cache
+from eldr_router.engines.kv_room import Answers, KvCache
 
 _WANTED = {
     f"{METRIC_STEP_SECONDS}_count": "steps",
@@ -131,7 +131,7 @@ def read_counting(text: bytes) -> bool:
     return _STOPPED.search(text) is None
 
 
-def read_cache(text: bytes) -> Cache | None:
+def read_cache(text: bytes) -> KvCache | None:
     """Return an engine's KV cache; None if its size is not reported.
 
     Of several ranks each reports its own tokens, but all of them report the blocks of all together.
@@ -147,7 +147,7 @@ def read_cache(text: bytes) -> Cache | None:
     if not sizes or min(sizes) <= 0 or sum(sizes) > _MOST:
         return None
     used = _numbers(_USED.findall(text))
-    return Cache(sum(sizes), max(sizes), min(1.0, sum(used) / len(used)) if used else None)
+    return KvCache(sum(sizes), max(sizes), min(1.0, sum(used) / len(used)) if used else None)
 
 
 def read_answers(text: bytes) -> Answers | None:

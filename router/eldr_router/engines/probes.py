@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from eldr.contract import PATH_HEALTH
 from eldr_router.engines.endpoint import Endpoint
-from eldr_router.engines.rounds import Rounds
+from eldr_router.engines.poller import Poller
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 
@@ -23,7 +23,7 @@ _SUSPICIOUS_PERIOD = 1.0
 _PATIENCE = 2.0
 
 
-class Probes(Rounds):
+class Probes(Poller):
     """Probes engines by ``GET /health``."""
 
     _TICK = _SUSPICIOUS_PERIOD / 4

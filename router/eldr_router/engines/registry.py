@@ -1,6 +1,6 @@
 """Engines: which exist, which take requests, what is in flight.
 
-Synchronous on purpose: a decision and the lease it leads to happen in one step of the event loop, so that requests
+Synchronous on purpose: a decision and the occupancy it leads to change in one step of the event loop, so that requests
 arriving together never herd on one engine.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from eldr.addresses import Address
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.engines import pairing
-from eldr_router.engines.contexts import Answers, Cache, Context, Contexts
 from eldr_router.engines.endpoint import Endpoint
+from eldr_router.engines.kv_room import Answers, KvCache, KvDemand, KvRoom
 from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError, no_endpoint
 
@@ -45,14 +45,14 @@ class Registry:
         The last value that :meth:`turn` returned, by role.
     on_room : callable
         Called whenever a decode engine may have got room.
-    contexts : Contexts
+    kv_room : KvRoom
         What requests are expected to hold in KV caches.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.peers: dict[Address, Peer] = {}
-        self.contexts = Contexts()
+        self.kv_room = KvRoom()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._undecided = 0
         self._asked = -_BUSY_SECONDS
@@ -160,7 +160,7 @@ class Registry:
 
         Sequences of other routers count with this router's mean.
         """
-        return endpoint.tokens + round(self._others(endpoint) * self.contexts.mean)
+        return endpoint.tokens + round(self._others(endpoint) * self.kv_room.mean_size)
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
         """Return the limit of sequences in flight on an engine.
@@ -180,25 +180,25 @@ class Registry:
         """Return whether a decode engine may be sent a request more."""
         return bool(self.with_room(self.usable(ROLE_DECODE), limit))
 
-    def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
+    def with_kv_room(self, endpoints: list[Endpoint], demand: KvDemand) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room, and what each holds.
 
-        RouterError as of :meth:`Contexts.room`.
+        RouterError as of :meth:`KvRoom.room`.
         """
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # no cache is known: all engines may have room
             return endpoints, []
         held = list(map(self.held, endpoints))
         others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
-        room = self.contexts.room(context, caches, held, others)
+        room = self.kv_room.room(demand, caches, held, others)
         if len(room) == len(endpoints):
             return endpoints, held
         return [endpoints[at] for at in room], [held[at] for at in room]
 
-    def observe(self, endpoint: Endpoint, cache: Cache | None, answers: Answers | None) -> None:
+    def observe(self, endpoint: Endpoint, cache: KvCache | None, answers: Answers | None) -> None:
         """Observe what a decode engine reports of its KV cache and of its answers."""
         endpoint.cache = None if cache is None else cache._replace(expected=self.held(endpoint))
-        self.contexts.observe(endpoint.name, answers, endpoint.cache)
+        self.kv_room.observe(endpoint.name, answers, endpoint.cache)
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
         """Reserve room on decode engines before a prefill costs anything.
@@ -211,8 +211,8 @@ class Registry:
         decode = self.usable(ROLE_DECODE)
         if not decode:
             raise no_endpoint(ROLE_DECODE)
-        self.fitting(decode, Context(0, 0))  # raises the error of KV if caches are full
-        raise self.full(limit)
+        self.with_kv_room(decode, KvDemand(0, 0))  # raises the error of KV if caches are full
+        raise self.full_error(limit)
 
     def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
         """Reserve room on some decode engine; None where there is none.
@@ -221,7 +221,7 @@ class Registry:
         """
         self._asked = self._clock()
         try:
-            decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
+            decode, _ = self.with_kv_room(self.usable(ROLE_DECODE), KvDemand(0, 0))
         except RouterError:
             return None
         wanted = self._undecided + 1
@@ -231,7 +231,7 @@ class Registry:
                 return Admission(self, sequences)
         return None
 
-    def full(self, limit: int) -> RouterError:
+    def full_error(self, limit: int) -> RouterError:
         """Return the 429 for a request that finds no room."""
         blind = [e.name for e in self._endpoints[ROLE_DECODE].values() if e.load is None]
         why = f"every decode engine is full (max_in_flight={limit})"
@@ -268,7 +268,7 @@ class Admission:
             self._registry._undecided += self.sequences  # noqa: SLF001 - one unit with the registry
 
     def settle(self) -> None:
-        """Stop counting: a lease counts the request now, or it is over."""
+        """Stop counting: the engine's occupancy counts the request now, or it is over."""
         if self._open:
             self._open = False
             self._registry._undecided -= self.sequences  # noqa: SLF001 - one unit with the registry

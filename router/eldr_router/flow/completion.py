@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.api import bodies, headers
-from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.endpoint import Endpoint, Occupancy
 from eldr_router.engines.health import pull_failed, pulled
 from eldr_router.engines.registry import Admission
 from eldr_router.flow import vocabulary
@@ -118,10 +118,10 @@ class Completion:
 
     def _is_short(self) -> bool:
         """Return whether the prompt is too short to split; each yes moves the estimate of its tokens towards the usual one."""
-        least, contexts = self._table.intent.min_prefill_tokens, self._services.registry.contexts
-        if least == 0 or contexts.expected(len(self._request.body)) >= least:
+        least, kv_room = self._table.intent.min_prefill_tokens, self._services.registry.kv_room
+        if least == 0 or kv_room.expected(len(self._request.body)) >= least:
             return False
-        contexts.doubt()
+        kv_room.doubt()
         return True
 
     def admitted(self, admission: Admission) -> None:
@@ -196,9 +196,9 @@ class Completion:
     ) -> None:
         """Take a prefill's result: KV, signature, and the prompt's tokens."""
         self._telemetry.on_prefill_result(signature, self.now(), prompt)
-        self._services.names.observe(self._telemetry.model, model)
+        self._services.model_names.observe(self._telemetry.model, model)
         self._kv, self._prompt = kv, prompt
-        self._services.registry.contexts.learn(len(self._request.body), prompt)
+        self._services.registry.kv_room.learn(len(self._request.body), prompt)
         # the lease counts from the moment the prompt was sent: the engine began it later, but either process may have been
         # paused since, which the answer does not show
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
@@ -225,7 +225,7 @@ class Completion:
         prompt, prefix = body.beginning
         choice = self._services.affinity.choose(
             prompt, [endpoint.name for endpoint in usable], registry.totals(usable), prefix=prefix,
-            session=headers.session(self._request), model=self._services.names.of(self._telemetry.model).encode(),
+            session=headers.session(self._request), model=self._services.model_names.of(self._telemetry.model).encode(),
         )  # fmt: skip
         self._services.telemetry.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
@@ -234,7 +234,7 @@ class Completion:
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
         self._asked = self.now()
         leg = self._leg = PrefillLeg(
-            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, is_cut=body.api.is_cut,
+            self, self._services.pool, endpoint, Occupancy(endpoint), parts=parts, is_cut=body.api.is_cut,
             patience=self._services.settings.prefill_timeout_seconds,
         )  # fmt: skip
         leg.connect()
@@ -244,7 +244,7 @@ class Completion:
         place = partial(
             services.placer.place, self._table, self._telemetry.signature,
             sequences=sequences, domain=headers.domain(self._request),
-            context=services.registry.contexts.of(self._prompt, bodies.longest(self._parsed()), sequences),
+            demand=services.registry.kv_room.demand(self._prompt, bodies.longest(self._parsed()), sequences),
             is_new=self._telemetry.placement is None,
         )  # fmt: skip
         try:
@@ -268,7 +268,7 @@ class Completion:
             self._admission.settle()
         self._telemetry.on_placement(placement, began)
         leg = self._leg = DecodeLeg(
-            self, self._services.pool, placement.endpoint, placement.lease,
+            self, self._services.pool, placement.endpoint, placement.occupancy,
             dechunk=self._request.http10, api=self._parsed().api, search=self._parsed().api.search(len(self._request.body)),
         )  # fmt: skip
         leg.connect()

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from eldr_router.api import answers
 from eldr_router.api.paths import Api
 from eldr_router.api.relay import Relay
-from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.endpoint import Endpoint, Occupancy
 from eldr_router.engines.load import is_full
 from eldr_router.flow.legs import Flow, Leg
 from eldr_router.flow.vocabulary import Connected, Ended, EngineFull, PullConfirmed, Ready
@@ -29,7 +29,7 @@ class DecodeLeg(Leg):
     flow : Flow
     pool : Pool
     endpoint : Endpoint
-    lease : Lease
+    occupancy : Occupancy
     dechunk : bool
         The client knows no chunks.
     api : Api
@@ -54,13 +54,13 @@ class DecodeLeg(Leg):
         flow: Flow,
         pool: Pool,
         endpoint: Endpoint,
-        lease: Lease,
+        occupancy: Occupancy,
         *,
         dechunk: bool,
         api: Api,
         search: int,
     ) -> None:
-        super().__init__(flow, pool, endpoint, lease)
+        super().__init__(flow, pool, endpoint, occupancy)
         self._dechunk = dechunk
         self._api = api
         self._search = search

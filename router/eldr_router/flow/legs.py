@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.api.answers import object_of, prompt_tokens
-from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.endpoint import Endpoint, Occupancy
 from eldr_router.engines.load import load_of
 from eldr_router.flow.vocabulary import Answered, Broken, ConnectFailed, Event, Exhausted
 from eldr_router.http.head import ResponseHead
@@ -52,7 +52,7 @@ class Leg:
     flow : Flow
     pool : Pool
     endpoint : Endpoint
-    lease : Lease
+    occupancy : Occupancy
         Given back by :meth:`leave`.
     """
 
@@ -60,8 +60,8 @@ class Leg:
         "_connection",
         "_dial",
         "_flow",
-        "_lease",
         "_left",
+        "_occupancy",
         "_pool",
         "_sent",
         "_size",
@@ -72,10 +72,10 @@ class Leg:
         "reports",
     )
 
-    def __init__(self, flow: Flow, pool: Pool, endpoint: Endpoint, lease: Lease) -> None:
+    def __init__(self, flow: Flow, pool: Pool, endpoint: Endpoint, occupancy: Occupancy) -> None:
         self._flow = flow
         self._pool = pool
-        self._lease = lease
+        self._occupancy = occupancy
         self._connection: EngineConnection | None = None
         self._dial: asyncio.Task[None] | None = None
         self._left = self._sent = False
@@ -122,7 +122,7 @@ class Leg:
         With it goes the request at the engine.
         """
         self._left = True
-        self._lease.release()
+        self._occupancy.release()
         if self._dial is not None:
             self._dial.cancel()
         connection, self._connection = self._connection, None
@@ -200,13 +200,13 @@ class PrefillLeg(Leg):
         flow: Flow,
         pool: Pool,
         endpoint: Endpoint,
-        lease: Lease,
+        occupancy: Occupancy,
         *,
         parts: list[bytes],
         patience: float,
         is_cut: Callable[[dict[str, Any]], bool],
     ) -> None:
-        super().__init__(flow, pool, endpoint, lease)
+        super().__init__(flow, pool, endpoint, occupancy)
         self._is_cut = is_cut
         self._parts = parts
         self._patience = patience

@@ -93,7 +93,7 @@ class Queue:
         reason = "queue_full" if most and self._entries else "full"
         if self._is_closed or len(self._entries) >= most:
             self._metrics.rejected(reason)
-            raise full or self._registry.full(limit)
+            raise full or self._registry.full_error(limit)
         timer = self._loop.call_later(seconds, self._expire, waiter)
         self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from eldr_router.engines.names import Names
+from eldr_router.engines.model_names import ModelNames
 from eldr_router.engines.probes import Probes
 from eldr_router.engines.registry import Registry
 from eldr_router.flow.queue import Queue
@@ -39,7 +39,7 @@ class Services:
     telemetry: Telemetry
     probes: Probes
     affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
-    names: Names = field(default_factory=Names)
+    model_names: ModelNames = field(default_factory=ModelNames)
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     table: Table = EMPTY
     waiting: set[Waiting] = field(default_factory=set)

@@ -97,7 +97,7 @@ class PrefixAffinity:
         session : bytes
             Value of the session header. Where it is given it alone is the key: what was sent before does not count.
         model : bytes
-            Its first name, see :mod:`eldr_router.engines.names`. Two adapters (LoRA) share no cached block, whatever their prompts.
+            Its first name, see :mod:`eldr_router.engines.model_names`. Two adapters (LoRA) share no cached block, whatever their prompts.
         """
         if len(engines) == 1:
             return Choice(0, "session" if session else "home")

@@ -86,7 +86,7 @@ class Decision(NamedTuple):
         return self.candidates.endpoints[self.choice.worker]
 
 
-def decide(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Decision:
+def choose(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Decision:
     """Choose among candidates; ``rng`` is for the policies that draw."""
     policy, is_asked = table.policy, False
     situation = candidates.situation

@@ -1,4 +1,4 @@
-"""Placement on decode engines: choice and lease in one step."""
+"""Placement on decode engines: choice and occupancy in one step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr.core.policy import Situation
-from eldr_router.engines.contexts import Context
-from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.endpoint import Endpoint, Occupancy
+from eldr_router.engines.kv_room import KvDemand
 from eldr_router.engines.registry import Registry
 from eldr_router.http.errors import no_endpoint
-from eldr_router.placement.choice import Candidates, Decision, decide
+from eldr_router.placement.choice import Candidates, Decision, choose
 from eldr_router.placement.locality import Locality
 from eldr_router.placement.signature import Signature
 from eldr_router.placement.table import Table
@@ -25,8 +25,8 @@ class Placement(NamedTuple):
 
     Attributes
     ----------
-    lease : Lease
-        Already acquired.
+    occupancy : Occupancy
+        Already counted.
     policy, reason : str
         The policy that decided, and why it (one of :data:`eldr_router.placement.choice.REASONS`).
     candidates : int
@@ -38,7 +38,7 @@ class Placement(NamedTuple):
     """
 
     endpoint: Endpoint
-    lease: Lease
+    occupancy: Occupancy
     policy: str
     reason: str
     candidates: int
@@ -73,12 +73,12 @@ class Placer:
         *,
         sequences: int = 1,
         domain: str | None = None,
-        context: Context | None = None,
+        demand: KvDemand | None = None,
         is_new: bool = True,
     ) -> Placement:
-        """Choose an engine with room and acquire its lease, in one step.
+        """Choose an engine with room and occupy it, in one step.
 
-        ``domain`` is what the client says it belongs to. ``context`` is what it holds of KV; without it, nothing that counts.
+        ``domain`` is what the client says it belongs to. ``demand`` is the KV that it needs; without it, none.
         ``is_new``: it was placed nowhere before, so that it counts as traffic.
 
         Raises
@@ -89,7 +89,7 @@ class Placer:
         if is_new:
             self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
-        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
+        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, demand=demand)
         at, endpoint = decision.choice.worker, decision.endpoint
         if is_new:
             self.locality.settle(decision)
@@ -102,11 +102,11 @@ class Placer:
         similarity = None if similarities is None or decision.scores is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
         stay = self.locality.join(endpoint.name, decision.candidates.request, sequences)
-        if context is not None:
-            self._registry.contexts.placed(context)
-        size = 0 if context is None else context.size
+        if demand is not None:
+            self._registry.kv_room.placed(demand)
+        size = 0 if demand is None else demand.size
         return Placement(
-            endpoint, Lease(endpoint, sequences, stay, size), decision.policy, decision.reason, decision.choice.candidates,
+            endpoint, Occupancy(endpoint, sequences, stay, size), decision.policy, decision.reason, decision.choice.candidates,
             known, decision.situation.in_flight[at],
         )  # fmt: skip
 
@@ -119,7 +119,7 @@ class Placer:
         turn: int,
         *,
         domain: str | None = None,
-        context: Context | None = None,
+        demand: KvDemand | None = None,
     ) -> Decision:
         """Choose, and change nothing. RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
@@ -128,15 +128,15 @@ class Placer:
         limit = table.max_in_flight
         room = self._registry.with_room(usable, limit)
         if not room:
-            raise self._registry.full(limit)
+            raise self._registry.full_error(limit)
         tokens: list[int] = []
-        if context is not None:
-            room, tokens = self._registry.fitting(room, context)
+        if demand is not None:
+            room, tokens = self._registry.with_kv_room(room, demand)
         situation = Situation(
             self._registry.totals(room), turn, slots=[engine.spec.slot for engine in room], label=domain, sequences=sequences, tokens=tokens,
-            context=0 if context is None else context.size, token_cost=self.locality.step_times.token_cost,
+            context=0 if demand is None else demand.size, token_cost=self.locality.step_times.token_cost,
         )  # fmt: skip
         candidates = Candidates(room, situation)
         if table.policy.name == POLICY_MARGINAL:
             candidates = self.locality.expect(signature, room, situation)
-        return decide(table, signature, candidates, self._rng)
+        return choose(table, signature, candidates, self._rng)

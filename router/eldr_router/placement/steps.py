@@ -59,7 +59,7 @@ class Steps:
         names = [endpoint.name for endpoint in known]
         step_times.retain(names)
         savings.retain(names)
-        self._registry.contexts.retain(names)
+        self._registry.kv_room.retain(names)
         now = self._pool.loop.time()
         endpoint = min(known, key=self._due.__getitem__, default=None)
         if endpoint is not None and self._due[endpoint] <= now:

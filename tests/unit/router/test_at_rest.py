@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from eldr.contract import ROLE_DECODE
-from eldr_router.engines.contexts import Cache
-from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.endpoint import Occupancy
+from eldr_router.engines.kv_room import KvCache
 from eldr_router.engines.load import Load
 from eldr_router.engines.registry import Admission, Registry
 from eldr_router.engines.spec import EndpointSpec
@@ -22,7 +22,7 @@ from eldr_router.placement.table import Intent, make_table
 from eldr_router.telemetry.metrics import Metrics
 from tests.unit.router.test_queue import Loop
 
-CACHE = Cache(5000, 5000)
+CACHE = KvCache(5000, 5000)
 BOUNDS = [(0, 10.0), (3, 5.0), (50, 5.0)]
 """Of the queue: how many may wait, and how long."""
 
@@ -33,7 +33,7 @@ class Request:
     def __init__(self, router: Router, prompt: int) -> None:
         self.router, self.prompt = router, prompt
         self.admission: Admission | None = None
-        self.lease: Lease | None = None
+        self.occupancy: Occupancy | None = None
 
     def admitted(self, admission: Admission) -> None:
         self.admission = admission
@@ -46,11 +46,11 @@ class Request:
 
     def place(self) -> None:
         registry, sequences = self.router.registry, self.admission.sequences
-        context = registry.contexts.of(self.prompt, 100, sequences)
+        demand = registry.kv_room.demand(self.prompt, 100, sequences)
         try:
-            self.lease = self.router.placer.place(
-                self.router.table, NO_SIGNATURE, sequences=sequences, context=context
-            ).lease
+            self.occupancy = self.router.placer.place(
+                self.router.table, NO_SIGNATURE, sequences=sequences, demand=demand
+            ).occupancy
         except RouterError:
             self.end()
         else:
@@ -60,8 +60,8 @@ class Request:
         self.router.queue.leave(self)
         if self.admission is not None:
             self.admission.settle()
-        if self.lease is not None:
-            self.lease.release()
+        if self.occupancy is not None:
+            self.occupancy.release()
         self.router.requests.remove(self)
 
 
@@ -137,9 +137,9 @@ class Pool:
         )[0]:
             case "ask":
                 router.ask(rng.choice([1, 1, 1, 1, 2, 3, 6]), rng.choice([0, 100, 100, 1000, 4000]))
-            case "place" if found := [one for one in router.requests if one.admission and not one.lease]:
+            case "place" if found := [one for one in router.requests if one.admission and not one.occupancy]:
                 rng.choice(found).place()
-            case "end" if found := [one for one in router.requests if one.lease]:
+            case "end" if found := [one for one in router.requests if one.occupancy]:
                 rng.choice(found).end()
             case "leave" if router.requests:
                 rng.choice(router.requests).end()
@@ -184,8 +184,8 @@ def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
             request = router.ask(sequences, 100)
             pool.pass_time(1.0)
             assert request.admission is not None
-            if request.lease is None:
+            if request.occupancy is None:
                 request.place()
-            assert request.lease is not None
+            assert request.occupancy is not None
             request.end()
             pool.pass_time(0.5)

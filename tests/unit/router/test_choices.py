@@ -9,7 +9,7 @@ import pytest
 from eldr.centroids import CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts
-from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.endpoint import Occupancy
 from eldr_router.engines.load import Load
 from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
@@ -35,14 +35,14 @@ def test_leases_and_replacement():
     registry = Registry(Clock())
     registry.replace(ROLE_DECODE, decode(2))
     first, second = registry.endpoints(ROLE_DECODE)
-    lease = Lease(first)
+    lease = Occupancy(first)
     assert registry.totals([first, second]) == [1, 0]
     registry.replace(ROLE_DECODE, decode(3)[1:])
     assert registry.endpoints(ROLE_DECODE)[0] is second, "an engine that stays keeps its load"
     lease.release()
     lease.release()
     assert first.in_flight == 0
-    with pytest.raises(KeyError), Lease(second):
+    with pytest.raises(KeyError), Occupancy(second):
         assert second.in_flight == 1
         raise KeyError
     assert second.in_flight == 0
@@ -75,10 +75,10 @@ def test_a_report_tells_what_others_have_in_flight():
     registry = Registry(Clock())
     registry.replace(ROLE_DECODE, decode(2))
     first, second = registry.endpoints(ROLE_DECODE)
-    leases = [Lease(first), Lease(first)]
+    leases = [Occupancy(first), Occupancy(first)]
     first.report(Load(5, 8), 100.0)
     assert registry.totals([first, second]) == [5, 0]
-    leases.append(Lease(first))
+    leases.append(Occupancy(first))
     assert registry.totals([first]) == [6], "its own since then count at once"
     leases[0].release()
     first.report(Load(1, 8), 101.0)
@@ -87,7 +87,7 @@ def test_a_report_tells_what_others_have_in_flight():
         lease.release()
     assert registry.totals([first]) == [0]
     registry.set_peers([("b", 1), ("c", 1)])
-    leases = [Lease(second), Lease(first)]
+    leases = [Occupancy(second), Occupancy(first)]
     assert registry.totals([first, second]) == [1, 3], "of one that reports nothing others have as many"
     second.report(Load(1, 8), 102.0)
     second.report(None, 103.0)
@@ -108,7 +108,7 @@ def test_up_to_how_many_an_engine_gets_requests(reported, limit, bound):
     assert registry.bound(engine, limit) == bound
     leases = []
     while registry.with_room([engine], limit):
-        leases.append(Lease(engine))
+        leases.append(Occupancy(engine))
     assert len(leases) == bound
 
 
@@ -177,7 +177,7 @@ def test_a_router_is_busy_while_requests_come():
     assert registry.is_busy
     clock.now += 5
     assert not registry.is_busy
-    lease = Lease(registry.endpoints(ROLE_DECODE)[0])
+    lease = Occupancy(registry.endpoints(ROLE_DECODE)[0])
     assert registry.is_busy
     lease.release()
 
@@ -185,7 +185,7 @@ def test_a_router_is_busy_while_requests_come():
 def test_an_engine_that_changes_its_slot_keeps_its_load():
     registry = Registry(Clock())
     registry.replace(ROLE_DECODE, decode(1))
-    Lease(registry.endpoints(ROLE_DECODE)[0])
+    Occupancy(registry.endpoints(ROLE_DECODE)[0])
     registry.replace(ROLE_DECODE, decode(1, slots=[7]))
     (endpoint,) = registry.endpoints(ROLE_DECODE)
     assert (endpoint.spec.slot, endpoint.in_flight) == (7, 1)
@@ -202,7 +202,7 @@ def test_admission_counts_requests_without_an_engine():
         registry.admit(1)
     assert (full.value.status, full.value.retry_after) == (429, 1)
     first.settle()
-    lease = Lease(registry.endpoints(ROLE_DECODE)[0])
+    lease = Occupancy(registry.endpoints(ROLE_DECODE)[0])
     with pytest.raises(RouterError):
         registry.admit(1)
     lease.release()
@@ -321,7 +321,7 @@ def test_centroids_that_are_near_to_everything_do_not_crowd_their_engine():
         names = []
         for _ in range(n):
             placement = place.place(table_, counts(2, 1, 9, 3))
-            placement.lease.release()  # every engine is idle: only centroids tell them apart
+            placement.occupancy.release()  # every engine is idle: only centroids tell them apart
             names.append(placement.endpoint.name)
         return names
 
@@ -341,7 +341,7 @@ def test_a_dry_run_charges_nothing():
     table_ = table(EYE, policy="MarginalUnion")
     place.locality.follow(table_.centroids, wanted=True)
     for _ in range(2):
-        place.place(table_, counts(0, 9, 0, 0)).lease.release()
+        place.place(table_, counts(0, 9, 0, 0)).occupancy.release()
     first, second = (place.decide(table_, counts(0, 9, 0, 0), (), 1, 1).situation.tolls for _ in "12")
     assert first == second == pytest.approx([-0.01, 0.01])
 

@@ -47,7 +47,7 @@ class Router:
     def send(self, signature, table=TABLE):
         """Place a request that ends at once, and return where it went."""
         placement = self.placer.place(table, signature)
-        placement.lease.release()
+        placement.occupancy.release()
         return placement.endpoint.name
 
     def send_kinds(self, rng, requests, n):
@@ -159,7 +159,7 @@ def test_fitted_centroids_are_the_prior_where_there_are_some():
     table = make_table(Intent(policy=POLICY_MARGINAL), epoch=1, active=None, centroids=fitted)
     for kind in (0, 1, 1, 0):
         placement = router.placer.place(table, request(rng, kind))
-        placement.lease.release()
+        placement.occupancy.release()
         assert placement.endpoint.name == f"d{kind}"
         assert placement.similarity > 0.9
     router.locality.follow(None, wanted=True)
@@ -181,7 +181,7 @@ def test_requests_without_a_signature_teach_nothing():
 def test_another_attempt_is_no_other_request():
     router, rng = Router("d0", "d1"), np.random.default_rng(10)
     first = router.placer.place(TABLE, request(rng, 0))
-    router.placer.place(TABLE, request(rng, 0), {first.endpoint}, is_new=False).lease.release()
+    router.placer.place(TABLE, request(rng, 0), {first.endpoint}, is_new=False).occupancy.release()
     assert sum(one.seen for one in router.locality.profiles.table().values()) == 1
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from eldr_router.engines import loads
+from eldr_router.engines import load_poller
 from eldr_router.engines.load import Load
-from eldr_router.engines.loads import Loads
+from eldr_router.engines.load_poller import LoadPoller
 from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
 
@@ -18,7 +18,7 @@ def test_under_load_reports_are_asked_for_in_time(routers, oldest):
     registry.set_peers([(f"10.0.1.{number}", 1) for number in range(routers - 1)])
     (engine,) = registry.endpoints("decode")
     engine.report(Load(0, 8), now[0])
-    asking = Loads(registry, None, lambda: now[0])
+    asking = LoadPoller(registry, None, lambda: now[0])
 
     def ask(asked):
         ages.append(now[0] - asked.reported_at)
@@ -26,7 +26,7 @@ def test_under_load_reports_are_asked_for_in_time(routers, oldest):
 
     asking.ask = ask
     for _ in range(100):
-        now[0] += loads._TICK
+        now[0] += load_poller._TICK
         registry.admit(8).settle()  # there is traffic
         asking._turn()
     assert 0 < max(ages) <= oldest

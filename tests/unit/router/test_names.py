@@ -1,10 +1,10 @@
 """Which names of models mean one model: what engines have answered, within bounds."""
 
-from eldr_router.engines.names import Names
+from eldr_router.engines.model_names import ModelNames
 
 
 def test_names_that_are_answered_by_another_one_are_that_one():
-    names = Names()
+    names = ModelNames()
     assert [names.of(each) for each in ("", "m", "alias", "adapter")] == ["", "m", "alias", "adapter"]
     for asked, answered in (("", "m"), ("m", "m"), ("alias", "m"), ("adapter", "adapter")):
         names.observe(asked, answered)
@@ -12,21 +12,21 @@ def test_names_that_are_answered_by_another_one_are_that_one():
 
 
 def test_a_name_that_means_something_else_now_is_learned_again():
-    names = Names()
+    names = ModelNames()
     names.observe("b", "a")
     names.observe("b", "b")
     assert names.of("b") == "b"
 
 
 def test_what_is_no_name_says_nothing():
-    names = Names()
+    names = ModelNames()
     for answered in (None, "", 7, ["m"], "x" * 257):
         names.observe("b", answered)
         assert names.of("b") == "b"
 
 
 def test_names_are_bounded():
-    names = Names(most=3)
+    names = ModelNames(most=3)
     for n in range(10):
         names.observe(f"alias-{n}", "m")
     assert sum(names.of(f"alias-{n}") == "m" for n in range(10)) <= 3

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from eldr_router.engines.endpoint import Endpoint, Lease
+from eldr_router.engines.endpoint import Endpoint, Occupancy
 from eldr_router.engines.registry import Admission, Registry
 from eldr_router.engines.spec import EndpointSpec
 from eldr_router.flow.queue import Queue
@@ -61,7 +61,7 @@ class Asked:
         self.number, self.sequences, self.world = number, sequences, world
         world.asked[number] = sequences
         self.admission: Admission | None = None
-        self.lease: Lease | None = None
+        self.occupancy: Occupancy | None = None
         self.error: RouterError | None = None
 
     def admitted(self, admission: Admission) -> None:
@@ -72,7 +72,7 @@ class Asked:
         self.error = error
 
     def place(self, endpoint: Endpoint) -> None:
-        self.lease = Lease(endpoint, self.sequences)
+        self.occupancy = Occupancy(endpoint, self.sequences)
         self.admission.settle()
 
 
@@ -130,7 +130,7 @@ def test_everything_that_may_happen(seed):
             asked.place(rng.choice(world.free()))
             running.append(asked)
         elif what == "end" and running:
-            running.pop(rng.randrange(len(running))).lease.release()
+            running.pop(rng.randrange(len(running))).occupancy.release()
         elif what == "leave" and waiting:
             world.queue.leave(waiting.pop(rng.randrange(len(waiting))))
         elif what == "grow":
@@ -156,7 +156,7 @@ def test_everything_that_may_happen(seed):
 def test_one_free_place_is_enough_for_a_request_of_many_sequences():
     world = World(1, limit=4, most=8)
     (engine,) = world.registry.endpoints("decode")
-    Lease(engine, 3)
+    Occupancy(engine, 3)
     wide = Asked(0, 6, world)
     wide.admitted(world.queue.admit(wide, 6))
     assert world.registry._undecided == 6, "it counts with all of them"
@@ -166,6 +166,6 @@ def test_one_free_place_is_enough_for_a_request_of_many_sequences():
     assert world.queue.admit(single, 1) is None
     world.loop.turn()
     assert single.admission is None
-    wide.lease.release()
+    wide.occupancy.release()
     world.loop.turn()
     assert single.admission is not None

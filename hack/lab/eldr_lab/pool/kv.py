@@ -26,7 +26,7 @@ from eldr.simulate.population import Ints
 from eldr.simulate.routing import Placement
 from eldr.simulate.workload import Times
 from eldr_lab.synthetic.routers import Knowledge, Router
-from eldr_router.engines.contexts import Answers, Cache, Contexts
+from eldr_router.engines.kv_room import Answers, KvCache, KvRoom
 from eldr_router.http.errors import RouterError
 
 _POLL, _RETRY = 10.0, 1.0
@@ -238,7 +238,7 @@ class KvRouter(Router):
     Parameters
     ----------
     policy : Seeing
-    caches : sequence of Cache
+    caches : sequence of KvCache
     refuses : bool
         Whether engines without room are no candidates.
     """
@@ -248,24 +248,24 @@ class KvRouter(Router):
         policy: Seeing,
         knowledge: Knowledge,
         seed: int,
-        caches: Sequence[Cache],
+        caches: Sequence[KvCache],
         *,
         refuses: bool,
     ) -> None:
         super().__init__("r0", policy, knowledge, seed)
         self._seeing, self._caches, self._refuses = policy, list(caches), refuses
-        self.contexts = Contexts()
+        self.kv_room = KvRoom()
         self.expected = [0] * len(caches)
         self._room: Sequence[int] = range(len(caches))
 
     def send(self, record: int, prompt: int, now: float) -> tuple[Placement, int]:
         """Place a request, and return what it is expected to hold, too; RouterError if it is refused."""
-        context = self.contexts.of(prompt, None, 1)
+        context = self.kv_room.demand(prompt, None, 1)
         if self._refuses:
-            self._room = self.contexts.room(context, self._caches, self.expected)
+            self._room = self.kv_room.room(context, self._caches, self.expected)
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
-        self.contexts.placed(context)
+        self.kv_room.placed(context)
         self.expected[placement.worker] += context.size
         return placement, context.size
 
@@ -274,10 +274,10 @@ class KvRouter(Router):
         self.ended(placement, now)
         self.expected[placement.worker] -= size
 
-    def observe(self, engine: int, cache: Cache, answers: Answers) -> None:
+    def observe(self, engine: int, cache: KvCache, answers: Answers) -> None:
         """Observe an engine's report."""
         self._caches[engine] = cache = cache._replace(expected=self.expected[engine])
-        self.contexts.observe(f"d{engine}", answers, cache)
+        self.kv_room.observe(f"d{engine}", answers, cache)
 
     def _slots(self, now: float) -> Sequence[int]:  # noqa: ARG002
         return self._room
@@ -356,7 +356,7 @@ class _Simulation:
 
     def _poll(self, worker: int, now: float) -> None:
         engine = self._engines[worker]
-        cache = Cache(engine.capacity, engine.capacity, engine.held / engine.capacity)
+        cache = KvCache(engine.capacity, engine.capacity, engine.held / engine.capacity)
         self._router.observe(worker, cache, Answers(engine.generated, engine.finished))
         self._at(now + _POLL, partial(self._poll, worker))
 

@@ -30,7 +30,7 @@ from eldr_lab.synthetic.active import active_experts
 from eldr_lab.synthetic.population import Population
 from eldr_lab.synthetic.routers import Knowledge
 from eldr_lab.synthetic.workload import draw_labels, draw_records
-from eldr_router.engines.contexts import Cache
+from eldr_router.engines.kv_room import KvCache
 
 PAGE = ROOT / "docs" / "benchmarks" / "contexts.md"
 FIGURES = PAGE.with_suffix(".json")
@@ -161,7 +161,7 @@ def run_one(population: Population, case: Case, policy: Policy, workload: Worklo
         ),
         Knowledge(population, [law] * ENGINES, None, unions, unions),
         seed,
-        [Cache(case.capacity, case.capacity)] * ENGINES,
+        [KvCache(case.capacity, case.capacity)] * ENGINES,
         refuses=policy.refuses,
     )
     return serve(engines, router, workload, (BEGIN, END))

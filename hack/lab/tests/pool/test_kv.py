@@ -8,7 +8,7 @@ from eldr.core.step_time import StepTime
 from eldr_lab.pool.kv import KvEngine, KvRouter, Request, Seeing, Workload, serve
 from eldr_lab.synthetic.active import active_experts
 from eldr_lab.synthetic.routers import Knowledge
-from eldr_router.engines.contexts import Cache
+from eldr_router.engines.kv_room import KvCache
 
 LAW = StepTime(0.01, 0.0, 0.0, 32, 1e-6)
 
@@ -74,7 +74,7 @@ def test_a_pool_serves_all_and_only_one_that_refuses_preempts_nobody(population,
         Seeing(JSQ(), looks=True),
         Knowledge(population, [LAW] * 2, None, unions=False),
         0,
-        [Cache(capacity, capacity)] * 2,
+        [KvCache(capacity, capacity)] * 2,
         refuses=refuses,
     )
     found = serve(engines, router, workload, (0.0, 20.0))

@@ -8,7 +8,7 @@ _LONGEST = 256
 _MOST = 1024
 
 
-class Names:
+class ModelNames:
     """Learns from engines' answers.
 
     vLLM answers by the first name of the served model, whichever of its names the request gives, or none. For an adapter it

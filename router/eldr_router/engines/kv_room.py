@@ -27,7 +27,7 @@ _SIZES = 32
 """Requests over which sizes are averaged."""
 
 
-class Cache(NamedTuple):
+class KvCache(NamedTuple):
     """An engine's KV cache.
 
     Attributes
@@ -55,8 +55,8 @@ class Answers(NamedTuple):
     requests: float
 
 
-class Context(NamedTuple):
-    """Tokens of KV of a request: of its prompts, and in the end.
+class KvDemand(NamedTuple):
+    """Tokens of KV that a request needs: for its prompts, and in the end.
 
     0 where the prompts' tokens are not known. The end is expected.
     """
@@ -65,15 +65,15 @@ class Context(NamedTuple):
     size: int
 
 
-class Contexts:
-    """What is expected of requests.
+class KvRoom:
+    """Room in KV caches, by what requests are expected to hold.
 
     Attributes
     ----------
     share : float
         What engines hold for each token that their requests are expected to hold in the end: below 1 because answers have only
         begun, and because prompts share their beginning.
-    mean : float
+    mean_size : float
         Tokens that a sequence is expected to hold, mean of the requests placed lately; 0 before the first.
     """
 
@@ -82,15 +82,15 @@ class Contexts:
         self._answers: dict[str, Answers] = {}
         self._tokens, self._requests = _USUAL_ANSWER * _ANSWERS, _ANSWERS
         self._used = self._expected = 0.0
-        self.mean = 0.0
+        self.mean_size = 0.0
         self._tokens_per_byte = 1 / _USUAL_TOKEN
 
     @property
-    def usual(self) -> float:
+    def mean_answer(self) -> float:
         """Tokens of an answer, mean of those that ended lately."""
         return self._tokens / self._requests
 
-    def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
+    def demand(self, prompt: int, limit: int | None, sequences: int) -> KvDemand:
         """Return what a request is expected to hold.
 
         Where the prompt's length is not known, what requests hold in the mean.
@@ -103,9 +103,9 @@ class Contexts:
         sequences : int
         """
         if not prompt:
-            return Context(0, round(self.mean * sequences))
-        answer = self.usual if limit is None else min(limit, self.usual)
-        return Context(prompt, round(prompt + answer * sequences))
+            return KvDemand(0, round(self.mean_size * sequences))
+        answer = self.mean_answer if limit is None else min(limit, self.mean_answer)
+        return KvDemand(prompt, round(prompt + answer * sequences))
 
     def expected(self, size: int) -> float:
         """Return the tokens expected of a body of so many bytes."""
@@ -126,13 +126,13 @@ class Contexts:
         if prompt > size / _LONGEST_TOKEN:
             self._tokens_per_byte += (prompt / size - self._tokens_per_byte) / _SIZES
 
-    def placed(self, context: Context) -> None:
+    def placed(self, demand: KvDemand) -> None:
         """Learn what requests hold."""
-        if context.prompt:
-            weight = 1.0 / _SIZES if self.mean else 1.0
-            self.mean += weight * (context.size - self.mean)
+        if demand.prompt:
+            weight = 1.0 / _SIZES if self.mean_size else 1.0
+            self.mean_size += weight * (demand.size - self.mean_size)
 
-    def observe(self, engine: str, answers: Answers | None, cache: Cache | None) -> None:
+    def observe(self, engine: str, answers: Answers | None, cache: KvCache | None) -> None:
         """Observe an engine's report."""
         if cache is not None and cache.used is not None and cache.expected:
             if not self._expected:  # begin with a full cache, as requests that were not pulled yet say little
@@ -154,14 +154,14 @@ class Contexts:
         for engine in self._answers.keys() - set(engines):
             del self._answers[engine]
 
-    def longest(self, caches: Sequence[Cache | None], held: Sequence[int]) -> list[float]:
+    def longest(self, caches: Sequence[KvCache | None], held: Sequence[int]) -> list[float]:
         """Return the tokens that a request may hold to fit on each engine.
 
         -1 where a cache is full, infinite where it is not known.
 
         Parameters
         ----------
-        caches : sequence of Cache or None
+        caches : sequence of KvCache or None
         held : sequence of int
             Tokens that each engine's sequences are expected to hold in the end.
         """
@@ -183,10 +183,10 @@ class Contexts:
 
     def room(
         self,
-        context: Context,
-        caches: Sequence[Cache | None],
+        demand: KvDemand,
+        caches: Sequence[KvCache | None],
         held: Sequence[int],
-        others: Sequence[Cache | None] = (),
+        others: Sequence[KvCache | None] = (),
     ) -> list[int]:
         """Return the positions of the engines that have room for a request.
 
@@ -195,11 +195,11 @@ class Contexts:
 
         Parameters
         ----------
-        context : Context
-        caches : sequence of Cache or None
+        demand : KvDemand
+        caches : sequence of KvCache or None
         held : sequence of int
             Tokens that each engine's sequences are expected to hold in the end.
-        others : sequence of Cache or None
+        others : sequence of KvCache or None
             Of all engines, these and those that take no request now: one that could ever hold it may be among them.
 
         Raises
@@ -207,7 +207,7 @@ class Contexts:
         RouterError
             429 if none has room now, 400 if none could ever hold the prompt and the first token of its answer.
         """
-        prompt, size = context
+        prompt, size = demand
         needed = size if prompt else 0
         longest = self.longest(caches, held)
         room = [
@@ -223,11 +223,11 @@ class Contexts:
         raise _no_room(needed, max([0.0, *able]))
 
 
-def _can_hold(cache: Cache | None, prompt: int) -> bool:
+def _can_hold(cache: KvCache | None, prompt: int) -> bool:
     return cache is None or prompt < cache.largest
 
 
-def _too_long(prompt: int, caches: Sequence[Cache | None]) -> RouterError:
+def _too_long(prompt: int, caches: Sequence[KvCache | None]) -> RouterError:
     largest = max(cache.largest for cache in caches if cache is not None)
     return bad_request(
         f"the prompt has {prompt} tokens, and the KV cache of a decode engine holds {largest} at most; shorten the prompt, or "

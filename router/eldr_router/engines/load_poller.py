@@ -7,7 +7,7 @@ import asyncio
 from eldr.contract import PATH_LOAD
 from eldr_router.engines.endpoint import Endpoint
 from eldr_router.engines.load import read_load
-from eldr_router.engines.rounds import Rounds
+from eldr_router.engines.poller import Poller
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 
@@ -20,7 +20,7 @@ _IDLE_PERIOD = 0.5
 _PATIENCE = 2.0
 
 
-class Loads(Rounds):
+class LoadPoller(Poller):
     """Keeps the reports of all engines fresh."""
 
     _TICK = _TICK

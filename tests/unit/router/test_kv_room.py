@@ -12,8 +12,7 @@ from eldr.core.step_time import StepTime
 from eldr.core.step_time_fit import Learned
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.api.answers import prompt_tokens
-from eldr_router.engines.contexts import Answers, Cache, Context, Contexts
-from eldr_router.engines.endpoint import Lease
+from eldr_router.engines.endpoint import Occupancy
 from eldr_router.engines.exposition import (
     Sums,
     read_answers,
@@ -22,6 +21,7 @@ from eldr_router.engines.exposition import (
     read_sums,
     read_untested,
 )
+from eldr_router.engines.kv_room import Answers, KvCache, KvDemand, KvRoom
 from eldr_router.engines.load import Load
 from eldr_router.engines.registry import Registry
 from eldr_router.engines.spec import EndpointSpec
@@ -31,7 +31,7 @@ from eldr_router.placement.signature import NO_SIGNATURE
 from eldr_router.placement.table import Intent, make_table
 
 JSQ = make_table(Intent(policy="JSQ"), epoch=1, active=None, centroids=None)
-SMALL = Cache(10_000, 10_000)
+SMALL = KvCache(10_000, 10_000)
 
 
 def test_the_cache_of_the_engine_simulator_is_read():
@@ -41,7 +41,7 @@ def test_the_cache_of_the_engine_simulator_is_read():
     metrics.generation_tokens.inc(30)
     metrics.finished("length")
     metrics.finished("stop")
-    assert read_cache(metrics.render()) == Cache(1600, 1600, 0.25)
+    assert read_cache(metrics.render()) == KvCache(1600, 1600, 0.25)
     assert read_answers(metrics.render()) == Answers(30, 2)
     assert read_cache(EngineMetrics("m", 128).render()) is None
 
@@ -49,9 +49,9 @@ def test_the_cache_of_the_engine_simulator_is_read():
 @pytest.mark.parametrize(
     ("labels", "found"),
     [
-        ({"kv_cache_size_tokens": "3000", "num_gpu_blocks": "500", "block_size": "16"}, Cache(6000, 3000)),
-        ({"kv_cache_size_tokens": "None", "num_gpu_blocks": "500", "block_size": "16"}, Cache(8000, 4000)),
-        ({"num_gpu_blocks": "500", "block_size": "16"}, Cache(8000, 4000)),
+        ({"kv_cache_size_tokens": "3000", "num_gpu_blocks": "500", "block_size": "16"}, KvCache(6000, 3000)),
+        ({"kv_cache_size_tokens": "None", "num_gpu_blocks": "500", "block_size": "16"}, KvCache(8000, 4000)),
+        ({"num_gpu_blocks": "500", "block_size": "16"}, KvCache(8000, 4000)),
         ({"num_gpu_blocks": "None", "block_size": "16"}, None),
         ({"num_gpu_blocks": "0", "block_size": "16"}, None),
         ({"kv_cache_size_tokens": "1" + "0" * 400}, None),
@@ -82,16 +82,16 @@ def test_prefill_engines_tell_the_prompts_tokens(usage, tokens):
 
 
 def test_a_request_counts_with_an_answer_of_the_usual_length_and_its_own_limit_at_most():
-    contexts = Contexts()
-    assert contexts.of(1000, None, 1) == Context(1000, 1256)
-    assert contexts.of(1000, 16, 2) == Context(1000, 1032)
+    kv_room = KvRoom()
+    assert kv_room.demand(1000, None, 1) == KvDemand(1000, 1256)
+    assert kv_room.demand(1000, 16, 2) == KvDemand(1000, 1032)
     for tokens in range(0, 40_000, 1000):  # ten answers of a hundred tokens, again and again
-        contexts.observe("d0", Answers(tokens, tokens // 100), None)
-    assert contexts.of(1000, None, 1).size == pytest.approx(1100, abs=5)
-    assert contexts.of(1000, 16, 1).size == 1016
-    contexts.observe("d0", Answers(0, 0), None)  # it has started anew
-    contexts.observe("d0", Answers(1000, 10), None)
-    assert contexts.usual == pytest.approx(100, abs=5)
+        kv_room.observe("d0", Answers(tokens, tokens // 100), None)
+    assert kv_room.demand(1000, None, 1).size == pytest.approx(1100, abs=5)
+    assert kv_room.demand(1000, 16, 1).size == 1016
+    kv_room.observe("d0", Answers(0, 0), None)  # it has started anew
+    kv_room.observe("d0", Answers(1000, 10), None)
+    assert kv_room.mean_answer == pytest.approx(100, abs=5)
 
 
 def test_counters_that_are_no_counters_are_not_read():
@@ -121,85 +121,85 @@ def test_long_labels_take_little_memory(piece):
     )
     tracemalloc.start()
     try:
-        assert read_cache(text) == Cache(128, 128)
+        assert read_cache(text) == KvCache(128, 128)
         assert tracemalloc.get_traced_memory()[1] < 10 * len(text)
     finally:
         tracemalloc.stop()
 
 
 def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
-    contexts = Contexts()
-    assert contexts.of(0, 16, 1) == Context(0, 0)
-    contexts.placed(Context(1000, 1200))
-    assert contexts.of(0, 16, 2) == Context(0, 2400)
+    kv_room = KvRoom()
+    assert kv_room.demand(0, 16, 1) == KvDemand(0, 0)
+    kv_room.placed(KvDemand(1000, 1200))
+    assert kv_room.demand(0, 16, 2) == KvDemand(0, 2400)
 
 
-def room(contexts, size, *held, cache=SMALL):
-    return contexts.room(Context(size, size), [cache] * len(held), held)
+def room(kv_room, size, *held, cache=SMALL):
+    return kv_room.room(KvDemand(size, size), [cache] * len(held), held)
 
 
 def test_a_request_goes_where_its_tokens_fit():
-    contexts = Contexts()
-    assert room(contexts, 4000, 0, 5500, 5501) == [0, 1]
-    assert room(contexts, 9999, 0, 9999) == [0], "an engine without requests takes whatever it can hold"
-    assert contexts.room(Context(4000, 4000), [None, SMALL], [10**9, 9000]) == [0], "nothing is known of one"
+    kv_room = KvRoom()
+    assert room(kv_room, 4000, 0, 5500, 5501) == [0, 1]
+    assert room(kv_room, 9999, 0, 9999) == [0], "an engine without requests takes whatever it can hold"
+    assert kv_room.room(KvDemand(4000, 4000), [None, SMALL], [10**9, 9000]) == [0], "nothing is known of one"
     with pytest.raises(RouterError, match=r"about 4000 tokens of KV, .* has room for more than 3500") as full:
-        room(contexts, 4000, 6000, 9000)
+        room(kv_room, 4000, 6000, 9000)
     assert (full.value.status, full.value.code, full.value.retry_after) == (429, "overloaded", 1)
     with pytest.raises(RouterError, match=r"the prompt has 10000 tokens, .* holds 10000 at most") as never:
-        room(contexts, 10_000, 0, 0)
+        room(kv_room, 10_000, 0, 0)
     assert (never.value.status, never.value.retry_after) == (400, None), "to try again brings nothing"
-    assert contexts.room(Context(10_000, 10_000), [SMALL, None], [0, 0]) == [1]
+    assert kv_room.room(KvDemand(10_000, 10_000), [SMALL, None], [0, 0]) == [1]
 
 
 def test_before_a_prefill_only_full_caches_refuse():
-    contexts = Contexts()
-    assert room(contexts, 0, 10_000, 10_001) == [0]
-    assert contexts.room(Context(0, 6000), [SMALL], [9000]) == [0], "its length is not known"
+    kv_room = KvRoom()
+    assert room(kv_room, 0, 10_000, 10_001) == [0]
+    assert kv_room.room(KvDemand(0, 6000), [SMALL], [9000]) == [0], "its length is not known"
     with pytest.raises(RouterError, match="KV caches of all decode engines are full; retry later"):
-        room(contexts, 0, 10_001, 10_001)
+        room(kv_room, 0, 10_001, 10_001)
 
 
 def test_a_short_request_waits_at_an_engine_until_another_ends():
-    contexts = Contexts()
-    assert room(contexts, 500, 9999, 10_000, 10_001) == [0, 1], "vLLM lets it in soon"
-    assert room(contexts, 600, 9600, 9601) == [0], "5 % of the cache, and a quarter of what is free"
+    kv_room = KvRoom()
+    assert room(kv_room, 500, 9999, 10_000, 10_001) == [0, 1], "vLLM lets it in soon"
+    assert room(kv_room, 600, 9600, 9601) == [0], "5 % of the cache, and a quarter of what is free"
     with pytest.raises(RouterError, match=r"about 501 tokens .* room for more than 500;"):
-        room(contexts, 501, 10_000)
+        room(kv_room, 501, 10_000)
 
 
 def test_what_was_placed_and_what_ended_since_the_report_corrects_what_is_free():
-    contexts = Contexts()
-    half = Cache(10_000, 10_000, used=0.5, expected=6000)
-    assert contexts.longest([half], [6000]) == [4500]
-    assert contexts.longest([half], [7000]) == [3500], "placed since"
-    assert contexts.longest([half], [2000]) == [8500], "ended since"
-    assert room(contexts, 3500, 7000, cache=half) == [0]
+    kv_room = KvRoom()
+    half = KvCache(10_000, 10_000, used=0.5, expected=6000)
+    assert kv_room.longest([half], [6000]) == [4500]
+    assert kv_room.longest([half], [7000]) == [3500], "placed since"
+    assert kv_room.longest([half], [2000]) == [8500], "ended since"
+    assert room(kv_room, 3500, 7000, cache=half) == [0]
     with pytest.raises(RouterError, match="more than 3500"):
-        room(contexts, 3501, 7000, cache=half)
+        room(kv_room, 3501, 7000, cache=half)
 
 
 def test_what_engines_hold_of_what_is_expected_is_learned():
-    contexts = Contexts()
-    contexts.observe("d0", None, SMALL._replace(expected=9000))
-    assert contexts.share == 1.0, "it does not report what is in use"
-    shared = Cache(100_000, 100_000, used=0.05, expected=200_000)
+    kv_room = KvRoom()
+    kv_room.observe("d0", None, SMALL._replace(expected=9000))
+    assert kv_room.share == 1.0, "it does not report what is in use"
+    shared = KvCache(100_000, 100_000, used=0.05, expected=200_000)
     for _ in range(50):  # fifty requests that share nearly all of a prompt of 4000 tokens
-        contexts.observe("d0", None, shared)
-    assert contexts.share == pytest.approx(0.025, abs=0.001)
-    assert room(contexts, 4000, *[200_000 + 4000 * more for more in (0, 500, 1000)], cache=shared) == [0, 1]
+        kv_room.observe("d0", None, shared)
+    assert kv_room.share == pytest.approx(0.025, abs=0.001)
+    assert room(kv_room, 4000, *[200_000 + 4000 * more for more in (0, 500, 1000)], cache=shared) == [0, 1]
     for _ in range(100):
-        contexts.observe("d0", None, Cache(10_000, 10_000, used=1.0, expected=100))
-    assert contexts.share == 1.0, "what requests of others hold does not make ours larger"
+        kv_room.observe("d0", None, KvCache(10_000, 10_000, used=1.0, expected=100))
+    assert kv_room.share == 1.0, "what requests of others hold does not make ours larger"
 
 
 def test_requests_that_were_not_pulled_yet_do_not_open_an_engine_to_all():
-    contexts = Contexts()
-    fresh = Cache(10_000, 10_000, used=0.0, expected=5000)
-    contexts.observe("d0", None, fresh)
-    assert contexts.share > 0.5
+    kv_room = KvRoom()
+    fresh = KvCache(10_000, 10_000, used=0.0, expected=5000)
+    kv_room.observe("d0", None, fresh)
+    assert kv_room.share > 0.5
     with pytest.raises(RouterError, match="about 6000 tokens"):
-        room(contexts, 6000, 14_000, cache=fresh)
+        room(kv_room, 6000, 14_000, cache=fresh)
 
 
 @pytest.fixture
@@ -210,12 +210,12 @@ def registry():
 
 
 @pytest.mark.parametrize(
-    ("large", "status"), [(Cache(9000, 9000), 400), (Cache(20_000, 20_000), 429), (None, 429)]
+    ("large", "status"), [(KvCache(9000, 9000), 400), (KvCache(20_000, 20_000), 429), (None, 429)]
 )
 def test_a_prompt_that_only_an_engine_without_a_place_can_hold_may_come_again(registry, large, status):
     first, second = registry.endpoints(ROLE_DECODE)
     first.cache, second.cache = SMALL, large
-    leases = [Lease(second, 1) for _ in range(JSQ.max_in_flight)]
+    leases = [Occupancy(second, 1) for _ in range(JSQ.max_in_flight)]
     with pytest.raises(RouterError) as refused:
         place(registry, 15_000)
     assert refused.value.status == status
@@ -224,7 +224,7 @@ def test_a_prompt_that_only_an_engine_without_a_place_can_hold_may_come_again(re
 
 def place(registry, *sizes):
     placer = Placer(registry, np.random.default_rng(0))
-    return [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in sizes]
+    return [placer.place(JSQ, NO_SIGNATURE, demand=KvDemand(size, size)) for size in sizes]
 
 
 def test_tokens_are_held_until_a_request_is_over(registry):
@@ -239,8 +239,8 @@ def test_tokens_are_held_until_a_request_is_over(registry):
         place(registry, 9000)
     assert long.tokens == 8000
     for placement in placements:
-        placement.lease.release()
-        placement.lease.release()
+        placement.occupancy.release()
+        placement.occupancy.release()
     assert long.tokens == 0
     assert any(map(registry.held, registry.endpoints(ROLE_DECODE))), "one is left"
 
@@ -248,7 +248,7 @@ def test_tokens_are_held_until_a_request_is_over(registry):
 @pytest.mark.parametrize(("per_token", "other"), [(0.0, 2), (1e-6, 3)])
 def test_a_long_context_is_load_once_it_is_known_what_it_costs(registry, per_token, other):
     first, second = registry.endpoints(ROLE_DECODE)
-    first.cache = second.cache = Cache(20_000, 20_000)
+    first.cache = second.cache = KvCache(20_000, 20_000)
     placer = Placer(registry, np.random.default_rng(0))
     step_times = placer.locality.step_times
     pool = StepTime(0.01, 1e-4, 1e-4, 64, per_token)
@@ -256,7 +256,7 @@ def test_a_long_context_is_load_once_it_is_known_what_it_costs(registry, per_tok
         step_times.observe("d0", Sums(*(steps * each for each in (1, 0.02, 20, 10, 10, 30_000))), 0.0)
     step_times.take(Learned({}, pool, 1e-6, 0.01, 10, 3000), 64)
     assert step_times.token_cost == pytest.approx(per_token / 3e-4)
-    chosen = [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in (8000, 100, 100, 100)]
+    chosen = [placer.place(JSQ, NO_SIGNATURE, demand=KvDemand(size, size)) for size in (8000, 100, 100, 100)]
     assert [one.endpoint for one in chosen].count(chosen[0].endpoint) == 4 - other
     del chosen
 
@@ -288,13 +288,13 @@ def test_short_requests_are_served_beside_long_ones_that_come_again():
     long, served, longs = None, 0, 0
     for second in range(300):
         if long is not None and second % 5 == 0:
-            long.lease.release()
+            long.occupancy.release()
             long = None
         for _ in range(2):
             with contextlib.suppress(RouterError):
                 (long,), longs = place(registry, 6000), longs + 1
         for _ in range(5):
             with contextlib.suppress(RouterError):
-                place(registry, 500)[0].lease.release()
+                place(registry, 500)[0].occupancy.release()
                 served += 1
     assert (longs, served) == (60, 1500)

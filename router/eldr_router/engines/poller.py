@@ -14,7 +14,7 @@ from eldr_router.engines.registry import Registry
 from eldr_router.net.pool import Pool
 
 
-class Rounds:
+class Poller:
     """Asks engines in turn, each one question at a time.
 
     Parameters
