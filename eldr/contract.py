@@ -331,7 +331,7 @@ What a run that made a set adds (null where placement could not be predicted):
 
 ``{"layers_basis": "correlation" | "uninformative" | "no_decode",   what the kept layers rest on; all are kept but for the first
    "skipped": {reason: n},                records left out
-   "placement_imbalance": float | null,   predicted load of the fullest worker over the mean, held-out records
+   "placement_imbalance": float | null,   predicted load of the fullest engine over the mean, held-out records
    "tau": float | null,                   the band that was assumed
    "single_candidate": float | null,      share of decisions with one candidate in it
    "suggested_tau": float | null}``       the band with which that share would be one half"""

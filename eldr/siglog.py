@@ -40,12 +40,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Whether the prefill engine vouched for the counts.
     prefill : bytes
         Little-endian uint16 or uint32 counts, shape (n_layers, n_experts).
-    worker : str
+    engine : str
         Decode engine that served the request; ``slot`` is its index.
     similarity : float or None
-        Cosine to the chosen worker's centroid.
+        Cosine to the chosen engine's centroid.
     in_flight : int
-        Requests in flight at that worker when it was chosen.
+        Requests in flight at that engine when it was chosen.
     decode : bytes or None
         Counts of the generated tokens, as ``prefill``; None when the engine did not report them.
     decode_tokens : int
@@ -65,7 +65,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int
     exact: bool
     prefill: bytes
-    worker: str
+    engine: str
     slot: int
     policy: str
     similarity: float | None = None

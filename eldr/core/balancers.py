@@ -12,23 +12,23 @@ from eldr.core.policy import Choice, Situation, least_loaded, least_loaded_of, l
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """Workers in turn."""
+    """Engines in turn."""
 
     name: str = "RoundRobin"
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:  # noqa: ARG002
-        """Choose the worker whose turn it is."""
+        """Choose the engine whose turn it is."""
         return Choice(situation.turn % len(situation.in_flight), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """A uniformly random worker."""
+    """A uniformly random engine."""
 
     name: str = "Random"
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose any worker."""
+        """Choose any engine."""
         return Choice(int(rng.integers(len(situation.in_flight))), 1)
 
 
@@ -39,18 +39,18 @@ class JSQ:
     name: str = "JSQ"
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:  # noqa: ARG002
-        """Choose the worker with the least load."""
+        """Choose the engine with the least load."""
         return Choice(least_loaded(loads(situation), situation.turn), len(situation.in_flight))
 
 
 @dataclass(frozen=True, slots=True)
 class PowerOfTwo:
-    """The less loaded of two random workers; on a tie, the first."""
+    """The less loaded of two random engines; on a tie, the first."""
 
     name: str = "PowerOfTwo"
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose between two random workers."""
+        """Choose between two random engines."""
         n = len(situation.in_flight)
         if n == 1:
             return Choice(0, 1)
@@ -62,19 +62,19 @@ class PowerOfTwo:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The least loaded worker of the group that a label has.
+    """The least loaded engine of the group that a label has.
 
     Parameters
     ----------
     groups : mapping of str to frozenset of int
-        Slots that serve each label. A label without a group, or whose workers are all gone, may go anywhere.
+        Slots that serve each label. A label without a group, or whose engines are all gone, may go anywhere.
     """
 
     groups: Mapping[str, frozenset[int]]
     name: str = "Domain"
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose the least loaded worker of the label's group."""
+        """Choose the least loaded engine of the label's group."""
         group = self.groups.get(situation.label or "")
         if group is None or situation.slots is None:
             return JSQ().choose(situation, rng)

@@ -16,16 +16,16 @@ _JSQ = JSQ()
 
 @dataclass(frozen=True, slots=True)
 class BandJSQ:
-    """ELDR: the least loaded of the workers with nearly the best similarity.
+    """ELDR: the least loaded of the engines with nearly the best similarity.
 
     Parameters
     ----------
     tau : float
         Width of the band: candidates have ``s_k >= max s - tau``. 0 is pure top-1, 2 is JSQ.
     min_candidates : int
-        Widens the band to at least so many workers, next best similarity first.
+        Widens the band to at least so many engines, next best similarity first.
     max_load : float
-        Only workers that would hold at most so many times the mean load are looked at; the paper's band has no bound.
+        Only engines that would hold at most so many times the mean load are looked at; the paper's band has no bound.
 
     References
     ----------
@@ -45,7 +45,7 @@ class BandJSQ:
         check_load(self.max_load)
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose the least loaded worker of the band; without a preference, JSQ."""
+        """Choose the least loaded engine of the band; without a preference, JSQ."""
         if situation.similarity is None:
             return _JSQ.choose(situation, rng)
         if self.max_load < math.inf:

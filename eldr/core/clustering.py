@@ -1,6 +1,6 @@
 """Balanced spherical K-means: clusters of equal size.
 
-Each decode worker gets one centroid, and each centroid an equal share of the calibration requests.
+Each decode engine gets one centroid, and each centroid an equal share of the calibration requests.
 
 References
 ----------

@@ -24,10 +24,10 @@ _SAME = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class MarginalUnion:
-    """The worker on which a request adds least to predicted step time.
+    """The engine on which a request adds least to predicted step time.
 
     With ``B`` sequences in flight, ``A`` active experts expected, ``dA`` more through the request's ``n`` sequences, and the
-    step-time model ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
+    step-time model ``T(B, A)``, an engine's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
     adds to those of everybody there. Where experts cost nothing, the fewest in flight win. A step-time model that knows what a token
     of context costs charges that of the request and of those there as well.
 
@@ -35,15 +35,15 @@ class MarginalUnion:
     ----------
     prior : float
         Weight of similarity to centroids, if there are any, as a share of a layer's experts: with 1, a cosine of 1 above the
-        mean of all workers is worth as much as reading every expert. It distinguishes workers while batches are small. Tolls
-        are taken off each similarity first; they keep centroids that are stale from crowding workers.
+        mean of all engines is worth as much as reading every expert. It distinguishes engines while batches are small. Tolls
+        are taken off each similarity first; they keep centroids that are stale from crowding engines.
     max_load : float
-        Only workers that would hold at most so many times the mean load are looked at. The policy itself stays
-        below, also in a pool of fast and slow workers, unless its input is wrong.
+        Only engines that would hold at most so many times the mean load are looked at. The policy itself stays
+        below, also in a pool of fast and slow engines, unless its input is wrong.
 
     Notes
     -----
-    Of ``dA`` those there are charged ``1 - (A / E)**4``, ``A / E`` being the share of experts in use, mean over the workers: the
+    Of ``dA`` those there are charged ``1 - (A / E)**4``, ``A / E`` being the share of experts in use, mean over the engines: the
     fuller the unions, the sooner another request would have brought the same expert, and to sort requests by what does not last
     lengthens the tail.
     """
@@ -58,7 +58,7 @@ class MarginalUnion:
         check_load(self.max_load)
 
     def costs(self, situation: Situation) -> list[float]:
-        """Return the request's cost on each worker, seconds; needs an outlook."""
+        """Return the request's cost on each engine, seconds; needs an outlook."""
         outlook, n = situation.outlook, situation.sequences
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
@@ -89,15 +89,15 @@ class MarginalUnion:
                 scores = list(map(sub, scores, situation.tolls))
             known = known_scores(scores)
             middle = sum(known) / len(known) if known else 0.0
-            # of all workers alike: a slow one would draw who is near more than it puts off who is not
+            # of all engines alike: a slow one would draw who is near more than it puts off who is not
             weight = self.prior * n * _worth(situation.step_times)
-            if len(known) < len(scores):  # NaN for a worker without a centroid, which is like all others
+            if len(known) < len(scores):  # NaN for an engine without a centroid, which is like all others
                 scores = [middle if math.isnan(score) else score for score in scores]
             costs = [cost - weight * (score - middle) for cost, score in zip(costs, scores, strict=True)]
         return costs
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose the cheapest worker; without an outlook, JSQ."""
+        """Choose the cheapest engine; without an outlook, JSQ."""
         if situation.outlook is None:
             return _JSQ.choose(situation, rng)
         costs = self.costs(situation)
@@ -112,7 +112,7 @@ class MarginalUnion:
 
 
 def _worth(step_times: Sequence[StepTime]) -> float:
-    """Return what reading every expert takes, seconds, mean over the workers."""
+    """Return what reading every expert takes, seconds, mean over the engines."""
     first = step_times[0]
     if all(map(is_, step_times, repeat(first))):  # often
         return first.n_experts * first.per_expert

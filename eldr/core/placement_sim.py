@@ -25,10 +25,10 @@ class PlacementResult:
 
     Attributes
     ----------
-    loads : ndarray of int, shape (n_looks, n_workers)
-        Requests of each worker.
-    unions : ndarray of float64, shape (n_looks, n_workers)
-        Expected distinct experts per layer in a step of each worker; 0 for one without requests.
+    loads : ndarray of int, shape (n_looks, n_engines)
+        Requests of each engine.
+    unions : ndarray of float64, shape (n_looks, n_engines)
+        Expected distinct experts per layer in a step of each engine; 0 for one without requests.
     """
 
     loads: npt.NDArray[np.int64]
@@ -38,18 +38,18 @@ class PlacementResult:
     def active_experts(self) -> float:
         """Expected distinct experts per layer in the steps of a request.
 
-        Workers count by their load, because a plain mean over workers would praise a policy for crowding one of them.
+        Engines count by their load, because a plain mean over engines would praise a policy for crowding one of them.
         """
         return float((self.unions * self.loads).sum() / self.loads.sum())
 
     @property
     def batch(self) -> float:
-        """Requests per non-empty worker, mean over time."""
+        """Requests per non-empty engine, mean over time."""
         return float((self.loads.sum(axis=1) / (self.loads > 0).sum(axis=1)).mean())
 
     @property
     def imbalance(self) -> float:
-        """Mean share of the largest worker times the workers; 1 is balance."""
+        """Mean share of the largest engine times the engines; 1 is balance."""
         return float((self.loads.max(axis=1) * self.loads.shape[1] / self.loads.sum(axis=1)).mean())
 
     def against(self, random: npt.NDArray[np.float64]) -> float:
@@ -129,7 +129,7 @@ def replay(
     survival: Floats,
     similarity: Floats | None,
     *,
-    n_workers: int,
+    n_engines: int,
     batch: int,
     rng: np.random.Generator,
 ) -> PlacementResult:
@@ -139,28 +139,28 @@ def replay(
     ----------
     policy : Policy
     arrivals : ndarray of int, shape (n_arrivals,)
-        Index of the request that arrives, more than ``2 * n_workers * batch`` of them.
+        Index of the request that arrives, more than ``2 * n_engines * batch`` of them.
     survival : ndarray of float32, shape (n_requests, n_layers, n_experts)
         See :func:`log_survival`.
-    similarity : ndarray of float32, shape (n_requests, n_workers), optional
-        Cosine of each request to each worker's centroid, NaN for a worker without one.
-    n_workers : int
+    similarity : ndarray of float32, shape (n_requests, n_engines), optional
+        Cosine of each request to each engine's centroid, NaN for an engine without one.
+    n_engines : int
     batch : int
-        Mean requests per worker to hold.
+        Mean requests per engine to hold.
     rng : numpy.random.Generator
 
     Notes
     -----
-    The union is ``E - sum_e prod_r (1 - p_re)``, kept as one running log sum per worker. After a warm-up of twice the
+    The union is ``E - sum_e prod_r (1 - p_re)``, kept as one running log sum per engine. After a warm-up of twice the
     pool's occupancy it is looked at ``LOOKS`` times while the pool's requests are replaced once: looks that lie nearer
     together say the same.
     """
-    occupancy = n_workers * batch
+    occupancy = n_engines * batch
     if len(arrivals) <= 2 * occupancy:
         raise ValueError(f"arrivals: {len(arrivals)} do not fill a pool of {occupancy} twice")
     _, layers, experts = survival.shape
-    pool = np.zeros((n_workers, layers, experts), dtype=np.float32)
-    in_flight = [0] * n_workers
+    pool = np.zeros((n_engines, layers, experts), dtype=np.float32)
+    in_flight = [0] * n_engines
     rows = arrivals.tolist()
     placed: list[int] = []
     every = max(batch, occupancy // LOOKS)
@@ -172,10 +172,10 @@ def replay(
             in_flight[leaving] -= 1
             pool[leaving] -= survival[rows[turn - occupancy]]
         scores = None if similarity is None else similarity[request].tolist()
-        worker = policy.choose(Situation(in_flight, turn, scores), rng).worker
-        placed.append(worker)
-        in_flight[worker] += 1
-        pool[worker] += survival[request]
+        engine = policy.choose(Situation(in_flight, turn, scores), rng).engine
+        placed.append(engine)
+        in_flight[engine] += 1
+        pool[engine] += survival[request]
         if turn >= 2 * occupancy and turn % every == 0:
             loads.append(in_flight.copy())
             union = experts - np.exp(pool).sum(axis=(1, 2), dtype=np.float64) / layers

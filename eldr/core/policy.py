@@ -1,7 +1,7 @@
 """What placement policies have in common: input and answer.
 
 Every policy is a pure function of a :class:`Situation` and a random generator, so that the simulator and the live
-router run the same code. Situations hold plain lists: for the handful of workers that a pool has, one call of NumPy takes
+router run the same code. Situations hold plain lists: for the handful of engines that a pool has, one call of NumPy takes
 as long as the whole decision does without it.
 """
 
@@ -22,27 +22,27 @@ class Situation(NamedTuple):
 
     Attributes
     ----------
-    in_flight : sequence of int, length n_workers
-        Requests in flight per eligible worker, at least one worker.
+    in_flight : sequence of int, length n_engines
+        Requests in flight per eligible engine, at least one engine.
     turn : int
         Grows by one with every decision; rotates ties so that they never herd on the lowest index.
-    similarity : sequence of float, length n_workers, optional
-        Cosine of the request's signature to each worker's centroid; NaN for a worker without a centroid, which is
+    similarity : sequence of float, length n_engines, optional
+        Cosine of the request's signature to each engine's centroid; NaN for an engine without a centroid, which is
         always a candidate. None means "no preference": no signature, or no centroids.
-    slots : sequence of int, length n_workers, optional
-        Stable identity of each worker, needed by :class:`Domain` and tolls only.
+    slots : sequence of int, length n_engines, optional
+        Stable identity of each engine, needed by :class:`Domain` and tolls only.
     label : str, optional
         The request's workload label, used by :class:`Domain` only.
     outlook : Outlook, optional
         Expected unions of active experts, needed by :class:`MarginalUnion` only.
-    step_times : sequence of StepTime, length n_workers
-        Each worker's step time; with ``outlook``.
+    step_times : sequence of StepTime, length n_engines
+        Each engine's step time; with ``outlook``.
     sequences : int
         How many the request runs.
-    tolls : sequence of float, length n_workers, optional
+    tolls : sequence of float, length n_engines, optional
         What :class:`MarginalUnion` charges each similarity, see :class:`eldr.core.tolls.Tolls`; with ``slots``.
-    tokens : sequence of int, length n_workers, optional
-        Context that the requests of each worker are expected to hold; empty where it is not known.
+    tokens : sequence of int, length n_engines, optional
+        Context that the requests of each engine are expected to hold; empty where it is not known.
     context : int
         What the request is expected to hold itself; with ``tokens``.
     token_cost : float
@@ -64,9 +64,9 @@ class Situation(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A policy's decision: the worker, and how many load chose among."""
+    """A policy's decision: the engine, and how many load chose among."""
 
-    worker: int
+    engine: int
     candidates: int
 
 
@@ -78,11 +78,11 @@ class Policy(Protocol):
         """The policy's name as in ``spec.router.policy``."""
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose a worker."""
+        """Choose an engine."""
 
 
 def loads(situation: Situation) -> Sequence[float]:
-    """Return each worker's load: sequences, and context of known cost."""
+    """Return each engine's load: sequences, and context of known cost."""
     cost = situation.token_cost
     if not cost or not situation.tokens:
         return situation.in_flight
@@ -100,7 +100,7 @@ def least_loaded(in_flight: Sequence[float], turn: int) -> int:
 
 
 def known_scores(scores: Sequence[float]) -> Sequence[float]:
-    """Return the similarities of workers that have a centroid.
+    """Return the similarities of engines that have a centroid.
 
     Others have NaN.
     """
@@ -115,7 +115,7 @@ def check_load(max_load: float) -> None:
 
 
 def bound(situation: Situation, max_load: float) -> float:
-    """Return the most sequences that a worker may hold with the request.
+    """Return the most sequences that an engine may hold with the request.
 
     That is ``max_load`` times the mean load, the request included.
     """
@@ -124,9 +124,9 @@ def bound(situation: Situation, max_load: float) -> float:
 
 
 def within(situation: Situation, max_load: float) -> list[int]:
-    """Return the workers that stay below ``max_load`` times the mean.
+    """Return the engines that stay below ``max_load`` times the mean.
 
-    The least loaded worker always does.
+    The least loaded engine always does.
     """
     limit, n = bound(situation, max_load), situation.sequences
     return [at for at, load in enumerate(situation.in_flight) if load + n <= limit]

@@ -1,8 +1,8 @@
-"""Profiles of workers: centroids that a router learns as it places.
+"""Profiles of engines: centroids that a router learns as it places.
 
-Each request moves the profile of the worker that the prior favours for it, tolls taken off, a little towards its own signature. That is the
+Each request moves the profile of the engine that the prior favours for it, tolls taken off, a little towards its own signature. That is the
 fit's own clustering under capacity, one request at a time: profiles are its means, and tolls keep the shares equal. A young profile learns from what
-its worker is sent instead, and so begins with what runs there: a router that restarts finds batches that are sorted already.
+its engine is sent instead, and so begins with what runs there: a router that restarts finds batches that are sorted already.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from eldr.core.signature import TINY, Floats
 
 LOOK = 60
-"""Signatures that a profile looks back on: a kind that moves to another worker is followed within some dozens of requests."""
+"""Signatures that a profile looks back on: a kind that moves to another engine is followed within some dozens of requests."""
 START = 3
-"""Signatures that a new worker's start counts as: a few of its own, and it stands for a kind."""
+"""Signatures that a new engine's start counts as: a few of its own, and it stands for a kind."""
 YOUNG = 12
-"""Signatures up to which a profile learns from what its worker is sent."""
+"""Signatures up to which a profile learns from what its engine is sent."""
 _MEMORY = 1000  # signatures that the pool's mean looks back on
 _TELL = 8
 
 
 class Learned(NamedTuple):
-    """What one router learned of one worker.
+    """What one router learned of one engine.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class Learned(NamedTuple):
 
 
 class Profiles:
-    """The profiles of a pool's workers, as one router knows them.
+    """The profiles of a pool's engines, as one router knows them.
 
-    A worker of which nothing was learned yet looks like the pool's mean: less like any request than the worker that stands for its
+    An engine of which nothing was learned yet looks like the pool's mean: less like any request than the engine that stands for its
     kind, and more so than those that stand for another one. So it is neither avoided nor flooded, and its toll does the rest.
 
     Parameters
@@ -74,8 +74,8 @@ class Profiles:
         self._merged: dict[tuple[str, str], int] = {}
         self._numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
 
-    def similarity(self, share: Floats, workers: Sequence[str]) -> list[float] | None:
-        """Return a request's cosine to each worker's profile.
+    def similarity(self, share: Floats, engines: Sequence[str]) -> list[float] | None:
+        """Return a request's cosine to each engine's profile.
 
         None while nothing is known, or for a request without experts.
 
@@ -83,7 +83,7 @@ class Profiles:
         ----------
         share : ndarray of float32, shape (cells,)
             Its experts, in any unit: only the direction counts.
-        workers : sequence of str
+        engines : sequence of str
         """
         norm = math.sqrt(share.dot(share))
         if norm <= TINY or not self._seen:
@@ -93,16 +93,16 @@ class Profiles:
         known *= self._scale
         cosines = known.tolist()
         rows, weight = self._rows, self._weight
-        known_rows = [rows.get(worker, -1) for worker in workers]
+        known_rows = [rows.get(engine, -1) for engine in engines]
         return [cosines[row] / norm if row >= 0 and weight[row] else like_pool for row in known_rows]
 
-    def numbers(self, workers: Sequence[str]) -> list[int]:
-        """Return a number for each worker, for its toll.
+    def numbers(self, engines: Sequence[str]) -> list[int]:
+        """Return a number for each engine, for its toll.
 
-        No other worker ever gets it, also where a worker returns.
+        No other engine ever gets it, also where an engine returns.
         """
         numbers = self._numbers
-        return [numbers[worker] for worker in workers]
+        return [numbers[engine] for engine in engines]
 
     def learn(self, favourite: str | None, sent: str, share: Floats, version: int = 0) -> None:
         """Learn from a request.
@@ -110,7 +110,7 @@ class Profiles:
         Parameters
         ----------
         favourite : str, optional
-            The worker that the prior favours for it, see :meth:`eldr.core.tolls.Tolls.settle`.
+            The engine that the prior favours for it, see :meth:`eldr.core.tolls.Tolls.settle`.
         sent : str
             The one that it goes to.
         share : ndarray of float32
@@ -121,63 +121,63 @@ class Profiles:
             favourite = sent
         self.take(favourite, share, version)
 
-    def take(self, worker: str, share: Floats, version: int = 0) -> None:
-        """Move a worker's profile towards a request."""
+    def take(self, engine: str, share: Floats, version: int = 0) -> None:
+        """Move an engine's profile towards a request."""
         norm = math.sqrt(share.dot(share))
         if norm <= TINY:
             return
         signature = share / np.float32(norm)
-        self._take(worker, signature, 1)
-        before = self._own.get(worker)
+        self._take(engine, signature, 1)
+        before = self._own.get(engine)
         if before is None:
-            self._own[worker] = Learned(1, signature)
+            self._own[engine] = Learned(1, signature)
         else:
             count = before.seen + 1
             signature -= before.mean
             signature /= min(count, self._look)
-            self._own[worker] = Learned(count, before.mean + signature)
+            self._own[engine] = Learned(count, before.mean + signature)
             if count > _TELL and count % _TELL:
                 return
-        self._changed[worker] = version
+        self._changed[engine] = version
 
     def table(self, since: int = -1) -> dict[str, Learned]:
         """Return the profiles that changed since a version.
 
         Every eighth signature counts as a change.
         """
-        return {worker: learned for worker, learned in self._own.items() if self._changed[worker] > since}
+        return {engine: learned for engine, learned in self._own.items() if self._changed[engine] > since}
 
     def merge(self, router: str, table: Mapping[str, Learned]) -> None:
         """Merge what another router has learned."""
-        for worker, (count, mean) in table.items():
-            key = router, worker
+        for engine, (count, mean) in table.items():
+            key = router, engine
             before = self._merged.get(key, 0)
-            # one that reports fewer has forgotten the worker meanwhile, and begun again
+            # one that reports fewer has forgotten the engine meanwhile, and begun again
             new = count - before if count >= before else count
             self._merged[key] = count
             if new:
-                self._take(worker, mean, new)
+                self._take(engine, mean, new)
 
     def forget(self, router: str) -> None:
         """Forget a router that is gone, not what it learned."""
         for key in [key for key in self._merged if key[0] == router]:
             del self._merged[key]
 
-    def retain(self, workers: Collection[str]) -> None:
-        """Forget workers that are gone."""
-        for worker in self._rows.keys() - set(workers):
-            self._weight[self._rows.pop(worker)] = 0.0
-        for worker in self._numbers.keys() - set(workers):
-            del self._numbers[worker]
-        for worker in self._own.keys() - set(workers):
-            del self._own[worker], self._changed[worker]
-        for key in [key for key in self._merged if key[1] not in workers]:
+    def retain(self, engines: Collection[str]) -> None:
+        """Forget engines that are gone."""
+        for engine in self._rows.keys() - set(engines):
+            self._weight[self._rows.pop(engine)] = 0.0
+        for engine in self._numbers.keys() - set(engines):
+            del self._numbers[engine]
+        for engine in self._own.keys() - set(engines):
+            del self._own[engine], self._changed[engine]
+        for key in [key for key in self._merged if key[1] not in engines]:
             del self._merged[key]
 
-    def _take(self, worker: str, mean: Floats, count: int) -> None:
+    def _take(self, engine: str, mean: Floats, count: int) -> None:
         self._seen += count
         self._pool += (mean - self._pool) * min(1.0, count / min(self._seen, _MEMORY))
-        row = self._row(worker)
+        row = self._row(engine)
         known, weight = self._known[row], self._weight[row]
         if not weight:
             known[:] = self._pool
@@ -188,12 +188,12 @@ class Profiles:
         self._weight[row] = weight
         self._scale[row] = 1.0 / math.sqrt(known.dot(known))
 
-    def _weight_of(self, worker: str) -> float:
-        row = self._rows.get(worker)
+    def _weight_of(self, engine: str) -> float:
+        row = self._rows.get(engine)
         return 0.0 if row is None else self._weight[row]
 
-    def _row(self, worker: str) -> int:
-        row = self._rows.get(worker)
+    def _row(self, engine: str) -> int:
+        row = self._rows.get(engine)
         if row is None:
             free = set(range(len(self._weight))).difference(self._rows.values())
             if not free:
@@ -201,5 +201,5 @@ class Profiles:
                 self._scale = np.append(self._scale, np.float32(0.0))
                 self._weight.append(0.0)
                 free = {len(self._weight) - 1}
-            row = self._rows[worker] = min(free)
+            row = self._rows[engine] = min(free)
         return row

@@ -144,7 +144,7 @@ def similarities(
     kept : slice or ndarray of int, shape (n_kept,)
         The kept layers; a slice where they lie side by side, which costs no copy.
     centers : ndarray of float32, shape (n_clusters, n_kept * n_experts)
-        Unit centroids in rows, C-contiguous: one matrix-vector product scores all workers.
+        Unit centroids in rows, C-contiguous: one matrix-vector product scores all engines.
 
     Returns
     -------

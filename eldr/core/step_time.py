@@ -1,4 +1,4 @@
-"""The step-time model of a decode worker.
+"""The step-time model of a decode engine.
 
 ``T(B, A, C) = fixed + per_expert * A + per_request * B + per_token * C``
 """

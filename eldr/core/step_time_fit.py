@@ -1,4 +1,4 @@
-"""The step-time model of decode workers, learned from their reports."""
+"""The step-time model of decode engines, learned from their reports."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _HUBER = 1.5  # standard deviations beyond which an observation pulls no harder
 _LEAST_NOISE = 0.003  # of a step's time: telemetry is never better than that
 _SHORTEST = 1e-6  # seconds; no step takes nothing
 SPEED_LIMITS = 0.5, 2.0
-"""Of a worker's time against the pool's: who is believed to be worse gets nothing to prove the contrary with."""
+"""Of an engine's time against the pool's: who is believed to be worse gets nothing to prove the contrary with."""
 _DOUBT = 6
-"""So many observations of the pool's own speed go with a worker's: a few slow steps, as after a start, say little."""
+"""So many observations of the pool's own speed go with an engine's: a few slow steps, as after a start, say little."""
 _MOST = 1e12
 """Sum of a report's numbers: squares of larger ones are not exact."""
 _LEAST_CONTEXTS = 40
@@ -33,7 +33,7 @@ cost of experts to zero in one pool of ten whose load hardly varies, and placeme
 
 
 class Window(NamedTuple):
-    """Means over some consecutive steps of one worker.
+    """Means over some consecutive steps of one engine.
 
     Attributes
     ----------
@@ -67,9 +67,9 @@ class Learned:
     Attributes
     ----------
     step_times : dict of str to StepTime
-        By worker; all have the pool's proportions, and a speed of their own.
+        By engine; all have the pool's proportions, and a speed of their own.
     pool : StepTime
-        The step-time model of a worker of the pool's median speed.
+        The step-time model of an engine of the pool's median speed.
     expert_error : float
         Standard error of ``pool.per_expert``, seconds; three tenths of a step's time while the data says nothing.
     noise : float
@@ -89,7 +89,7 @@ class Learned:
 
 
 class _Fit(NamedTuple):
-    """Constants of the pool, the standard error of the second one, each worker's speed, and what is left over."""
+    """Constants of the pool, the standard error of the second one, each engine's speed, and what is left over."""
 
     constants: Array
     error: float
@@ -103,14 +103,14 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     Parameters
     ----------
     windows : mapping of str to sequence of Window
-        By worker; those without steps, with numbers that are none or with more experts than there are, are left out.
+        By engine; those without steps, with numbers that are none or with more experts than there are, are left out.
     default : StepTime
         What is believed beforehand, but for its scale: each constant give or take three tenths of a step. It decides what
         observations cannot distinguish.
 
     Notes
     -----
-    One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
+    One step-time model for all engines times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
     accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it.
     Experts of layers that draft take as long as any others, and count in ``fixed``. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
@@ -158,13 +158,13 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     return Learned(step_times, pool, fit.error, fit.noise, len(rows), context)
 
 
-def _fit(table: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, workers: int) -> _Fit:
+def _fit(table: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, engines: int) -> _Fit:
     step_time: Array = before
-    speeds = np.ones(workers)
+    speeds = np.ones(engines)
     error, noise = before[1], math.inf
     for _ in range(_ROUNDS):
         expected: Array = np.maximum(table @ step_time, _SHORTEST)
-        speeds = _speeds(seconds / expected, whose, workers)
+        speeds = _speeds(seconds / expected, whose, engines)
         own = speeds[whose]
         left = seconds / own / expected - 1.0
         noise = max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(left))))
@@ -174,7 +174,7 @@ def _fit(table: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Arra
 
 
 def _shows(  # noqa: PLR0917
-    narrow: Array, wide: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, workers: int
+    narrow: Array, wide: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, engines: int
 ) -> bool:
     """Return whether the last column explains held-out observations significantly better."""
     gains: list[Array] = []
@@ -183,7 +183,7 @@ def _shows(  # noqa: PLR0917
         left = []
         for table in (narrow, wide):
             prior = before[: table.shape[1]]
-            fit = _fit(table[learned_from], seconds[learned_from], whose[learned_from], prior, workers)
+            fit = _fit(table[learned_from], seconds[learned_from], whose[learned_from], prior, engines)
             expected = np.maximum(table @ fit.constants, _SHORTEST) * fit.speeds[whose]
             left.append(np.abs(seconds / expected - 1.0)[~learned_from])
         gains.append(left[0] - left[1])
@@ -201,15 +201,15 @@ def _is_good(window: Window, n_experts: int) -> bool:
     )
 
 
-def _speeds(ratios: Array, whose: npt.NDArray[np.intp], workers: int) -> Array:
-    """Return each worker's speed, its median ratio in doubt, the median of them being 1; 1 for one that reported nothing."""
-    speeds = np.ones(workers)
+def _speeds(ratios: Array, whose: npt.NDArray[np.intp], engines: int) -> Array:
+    """Return each engine's speed, its median ratio in doubt, the median of them being 1; 1 for one that reported nothing."""
+    speeds = np.ones(engines)
     observed = np.unique(whose)
-    medians = [np.median(ratios[whose == worker]) for worker in observed]
+    medians = [np.median(ratios[whose == engine]) for engine in observed]
     middle = float(np.median(medians))
-    for worker in observed:
-        own = ratios[whose == worker] / middle
-        speeds[worker] = np.median(np.append(own, np.ones(_DOUBT)))
+    for engine in observed:
+        own = ratios[whose == engine] / middle
+        speeds[engine] = np.median(np.append(own, np.ones(_DOUBT)))
     return np.clip(speeds, *SPEED_LIMITS)
 
 

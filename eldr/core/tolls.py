@@ -18,17 +18,17 @@ STEP = 0.01
 
 
 class Tolls:
-    """What each worker's similarity is charged, to even out favours.
+    """What each engine's similarity is charged, to even out favours.
 
     Clusters of a fit hold equal shares of its requests: each centroid is the nearest of as many. Traffic changes, and some
-    are nearest to most of it; similarity then crowds their workers. A toll rises with every request that favours its worker
+    are nearest to most of it; similarity then crowds their engines. A toll rises with every request that favours its engine
     after tolls, and all of them fall in turn, so that favours are shared out evenly again. What a centroid says of all requests is
     thereby taken off; what it says of one against others stays.
 
     Notes
     -----
     One step of subgradient ascent per request on the dual of the fit's own problem, assignment under capacity: a toll is the
-    price of a worker's share. The share of a worker that takes ``s`` times as long is ``1 / s**2`` of another's, for what
+    price of an engine's share. The share of an engine that takes ``s`` times as long is ``1 / s**2`` of another's, for what
     is least in sum, ``B T(B)`` with ``T ~ s sqrt(B)``, asks for that.
     """
 
@@ -39,23 +39,23 @@ class Tolls:
         self._steps: list[float] = []
 
     def of(self, slots: Sequence[int]) -> list[float]:
-        """Return the tolls of workers by slot; 0 for one never seen.
+        """Return the tolls of engines by slot; 0 for one never seen.
 
         Centroids belong to slots.
         """
         return list(map(self._tolls.get, slots, repeat(0.0)))
 
     def retain(self, slots: Collection[int]) -> None:
-        """Forget the tolls of workers that are gone."""
+        """Forget the tolls of engines that are gone."""
         for slot in self._tolls.keys() - set(slots):
             del self._tolls[slot]
 
     def settle(self, situation: Situation) -> int | None:
-        """Settle a placed request; return the worker that similarity favours.
+        """Settle a placed request; return the engine that similarity favours.
 
         It is a position, after tolls.
 
-        Without similarities, slots and tolls nothing happens, and no worker is favoured.
+        Without similarities, slots and tolls nothing happens, and no engine is favoured.
         """
         scores, slots, charged = situation.similarity, situation.slots, situation.tolls
         if scores is None or slots is None or charged is None:
@@ -84,7 +84,7 @@ class Tolls:
 
 
 def _steps(step_times: Sequence[StepTime]) -> list[float]:
-    """Return by how much each worker's toll falls when it is its turn: ``STEP`` on average."""
+    """Return by how much each engine's toll falls when it is its turn: ``STEP`` on average."""
     shares = [1.0] * len(step_times)
     if any(step_time is not step_times[0] for step_time in step_times):
         full = [step_time.seconds(0.0, step_time.n_experts) for step_time in step_times]

@@ -1,6 +1,6 @@
-"""Expected unions of active experts of decode workers' batches.
+"""Expected unions of active experts of decode engines' batches.
 
-A request uses an expert in a decode step with its *inclusion probability*. A worker's batch leaves an expert alone with
+A request uses an expert in a decode step with its *inclusion probability*. An engine's batch leaves an expert alone with
 probability ``prod_r (1 - p_r)``, its *survival*; what survives is not read from memory. Logarithms of survivals are kept in
 steps that single precision adds exactly, so that requests join and leave without any rounding, in any order, for ever.
 """
@@ -86,13 +86,13 @@ class Request(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What workers' batches use, and what one request would add.
+    """What engines' batches use, and what one request would add.
 
     Attributes
     ----------
-    active : list of float, length n_workers
+    active : list of float, length n_engines
         Expected distinct experts of a step now, mean over the layers.
-    growth : list of float, length n_workers
+    growth : list of float, length n_engines
         How many the request would add.
     """
 
@@ -101,7 +101,7 @@ class Outlook(NamedTuple):
 
 
 class Unions:
-    """The expected unions of a pool's workers.
+    """The expected unions of a pool's engines.
 
     What is in flight and not known by its experts counts as so many requests of the pool's mean: requests without a
     signature, those that another router placed and has not reported, those from before this object was made.
@@ -111,7 +111,7 @@ class Unions:
     version : int
         Grows with every join and leave.
     forgotten : int
-        Workers forgotten: what was reported of them before is not taken back by a table of changes.
+        Engines forgotten: what was reported of them before is not taken back by a table of changes.
 
     Notes
     -----
@@ -198,15 +198,15 @@ class Unions:
         return Request(share, inclusion, logs)
 
     def outlook(
-        self, request: Request | None, workers: Sequence[str], totals: Sequence[int], n: int = 1
+        self, request: Request | None, engines: Sequence[str], totals: Sequence[int], n: int = 1
     ) -> Outlook:
-        """Return what a request of ``n`` sequences would find on some workers.
+        """Return what a request of ``n`` sequences would find on some engines.
 
         Parameters
         ----------
         request : Request or None
             None: one of the pool's mean.
-        workers : sequence of str
+        engines : sequence of str
         totals : sequence of int
             Sequences in flight on each.
         n : int
@@ -214,8 +214,8 @@ class Unions:
         inclusion = self._mean if request is None else request.inclusion
         if n > 1:
             inclusion = 1.0 - (1.0 - inclusion) ** np.float32(n)
-        if workers != self._asked:
-            self._asked, self._asked_rows = list(workers), [self._row(worker) for worker in workers]
+        if engines != self._asked:
+            self._asked, self._asked_rows = list(engines), [self._row(engine) for engine in engines]
         rows = self._asked_rows
         in_order = rows == self._in_order
         current = self._unattributed
@@ -225,7 +225,7 @@ class Unions:
             while -1 in current:
                 self._refresh(current.index(-1), 0)
         else:
-            self._refresh_all(workers, rows, totals)
+            self._refresh_all(engines, rows, totals)
         # not copied where they are in order
         survival = self._survival if in_order else self._survival[rows]
         growth = survival.dot(inclusion)
@@ -233,12 +233,12 @@ class Unions:
         active = self._active.copy() if in_order else [self._active[row] for row in rows]
         return Outlook(active, growth.tolist())
 
-    def join(self, worker: str, request: Request, n: int = 1) -> Stay:
-        """Let ``n`` sequences of a request join a worker's batch.
+    def join(self, engine: str, request: Request, n: int = 1) -> Stay:
+        """Let ``n`` sequences of a request join an engine's batch.
 
         The request counts in the pool's mean from then on.
         """
-        row = self._row(worker)
+        row = self._row(engine)
         self._seen += 1
         change = request.share - self._mean
         change *= 1.0 / min(self._seen, _MEMORY)
@@ -246,11 +246,11 @@ class Unions:
         self._add(row, request.logs, n)
         return Stay(self, row, request.logs, n)
 
-    def retain(self, workers: Collection[str]) -> None:
-        """Forget workers that are gone and have nothing in flight."""
-        for worker, row in list(self._rows.items()):
-            if worker not in workers and not self._members[row]:
-                del self._rows[worker]
+    def retain(self, engines: Collection[str]) -> None:
+        """Forget engines that are gone and have nothing in flight."""
+        for engine, row in list(self._rows.items()):
+            if engine not in engines and not self._members[row]:
+                del self._rows[engine]
                 self._asked = []
                 self.forgotten += 1
                 self._unattributed[row], self._changed[row] = -1, 0
@@ -258,11 +258,11 @@ class Unions:
     def table(self, since: int = 0) -> dict[str, tuple[int, Floats]]:
         """Return the sequences that joined here, and their log survival.
 
-        Of workers where they changed since a version.
+        Of engines where they changed since a version.
         """
         return {
-            worker: (self._members[row], self._logs[row].copy())
-            for worker, row in self._rows.items()
+            engine: (self._members[row], self._logs[row].copy())
+            for engine, row in self._rows.items()
             if self._changed[row] > since
         }
 
@@ -277,16 +277,16 @@ class Unions:
         ----------
         router : str
         table : mapping of str to (int, ndarray of float32)
-            Sequences and the sum of their log survivals by worker, as :meth:`table` returns them.
+            Sequences and the sum of their log survivals by engine, as :meth:`table` returns them.
         changed : collection of str, optional
-            Workers of which it reports something new; all of them without it.
+            Engines of which it reports something new; all of them without it.
         """
         before = self._others.pop(router, {})
         if table:
             self._others[router] = table
-        for worker in {*before, *table} if changed is None else changed:
-            if worker in self._rows:
-                self._unattributed[self._rows[worker]] = -1
+        for engine in {*before, *table} if changed is None else changed:
+            if engine in self._rows:
+                self._unattributed[self._rows[engine]] = -1
 
     def _add(self, row: int, logs: Floats, n: int) -> None:
         own = self._logs[row]
@@ -299,10 +299,10 @@ class Unions:
         self.version += 1
         self._changed[row] = self.version
 
-    def _row(self, worker: str) -> int:
-        row = self._rows.get(worker)
+    def _row(self, engine: str) -> int:
+        row = self._rows.get(engine)
         if row is None:
-            row = self._rows[worker] = self._free_row()
+            row = self._rows[engine] = self._free_row()
         return row
 
     def _free_row(self) -> int:
@@ -319,12 +319,12 @@ class Unions:
         self._as_of.append(0)
         return len(self._members) - 1
 
-    def _refresh_all(self, workers: Sequence[str], rows: Sequence[int], totals: Sequence[int]) -> None:
+    def _refresh_all(self, engines: Sequence[str], rows: Sequence[int], totals: Sequence[int]) -> None:
         oldest = self._seen - min(self._seen, _MEMORY) / _PATIENCE
         if self._unattributed_as_of < oldest:
             self._unattributed_log, self._unattributed_as_of = np.log(1.0 - self._mean), self._seen
-        for worker, row, total in zip(workers, rows, totals, strict=True):
-            reported = [table[worker] for table in self._others.values() if worker in table]
+        for engine, row, total in zip(engines, rows, totals, strict=True):
+            reported = [table[engine] for table in self._others.values() if engine in table]
             unattributed = max(0, total - self._members[row] - sum(members for members, _ in reported))
             if unattributed != self._unattributed[row] or (unattributed and self._as_of[row] < oldest):
                 self._refresh(row, unattributed, [logs for _, logs in reported])
@@ -347,7 +347,7 @@ def _slice(layers: Sequence[int]) -> slice | list[int]:
 
 
 class Stay:
-    """A request's part in a worker's union; leaving twice is harmless."""
+    """A request's part in an engine's union; leaving twice is harmless."""
 
     __slots__ = ("_logs", "_n", "_row", "_unions")
 

@@ -147,7 +147,7 @@ def evaluate(
     centroids : CentroidSet
     active : CentroidSet or None
     k : int
-        Workers.
+        Engines.
     seed : int
     tau : float
     min_candidates : int
@@ -178,7 +178,7 @@ def evaluate(
 
     def place(arrivals: Rows, policy: Policy, scores: Floats | None) -> PlacementResult:
         return replay(
-            policy, arrivals, survival, scores, n_workers=k, batch=batch, rng=np.random.default_rng(seed)
+            policy, arrivals, survival, scores, n_engines=k, batch=batch, rng=np.random.default_rng(seed)
         )
 
     def start(pool: ThreadPoolExecutor, some: Rows, n: int) -> Callable[[], _Replays]:

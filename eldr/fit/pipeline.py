@@ -28,7 +28,7 @@ class FitSettings:
     Attributes
     ----------
     k : int
-        Centroids, one per decode worker.
+        Centroids, one per decode engine.
     restarts : int
         K-means seedings.
     min_candidates : int
@@ -99,7 +99,7 @@ def fit(
     now : float
         Unix time, stored in the set.
     active : CentroidSet, optional
-        The set in use: the new one keeps its worker identities, and is compared with it.
+        The set in use: the new one keeps its engine identities, and is compared with it.
     progress : callable
         Called with a phrase as each stage begins.
 

@@ -56,7 +56,7 @@ class Samples:
     decode_tokens : ndarray of int, shape (n,)
         Tokens that ``decode`` counts; 0 where unknown.
     in_flight : ndarray of int, shape (n,)
-        Load of the chosen worker at each placement.
+        Load of the chosen engine at each placement.
     skipped : dict of str to int
         Why records were left out, and how many.
     times : ndarray of float64, shape (n,), optional

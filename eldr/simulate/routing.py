@@ -42,7 +42,7 @@ class Knowledge(NamedTuple):
 class Placement(NamedTuple):
     """Where a request went, and its part in the router's union of that engine."""
 
-    worker: int
+    engine: int
     stay: Stay | None
 
 
@@ -53,8 +53,8 @@ class Router:
         self._policy = policy
         self._knowledge = knowledge
         population = knowledge.population
-        self._workers = [f"d{number}" for number in range(len(knowledge.step_times))]
-        self._own = [0] * len(self._workers)
+        self._engines = [f"d{number}" for number in range(len(knowledge.step_times))]
+        self._own = [0] * len(self._engines)
         self._turn = 0
         self._rng = np.random.default_rng([seed, 3])
         self._scores = None if knowledge.similarity is None else knowledge.similarity.tolist()
@@ -71,7 +71,7 @@ class Router:
     def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
         slots = self._slots(now)
-        workers = [self._workers[slot] for slot in slots]
+        engines = [self._engines[slot] for slot in slots]
         loads, similarity = self._loads(), self._similarity(record, now)
         loads = [loads[slot] for slot in slots]
         if similarity is not None:
@@ -79,9 +79,9 @@ class Router:
         unions, request, outlook = self._unions, None, None
         if unions is not None:
             request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
-            outlook = unions.outlook(request, workers, loads)
+            outlook = unions.outlook(request, engines, loads)
             if self._profiles is not None:
-                similarity = self._profiles.similarity(request.share, workers)
+                similarity = self._profiles.similarity(request.share, engines)
         situation = Situation(
             loads,
             self._turn,
@@ -91,27 +91,27 @@ class Router:
             step_times=[self._knowledge.step_times[slot] for slot in slots],
             tolls=None if unions is None else self._tolls.of(slots),
         )
-        at = self._policy.choose(situation, self._rng).worker
+        at = self._policy.choose(situation, self._rng).engine
         self._turn += 1
         favourite = self._tolls.settle(situation)
         self._own[slots[at]] += 1
         if unions is None or request is None:
             return Placement(slots[at], None)
-        stay = unions.join(workers[at], request)
+        stay = unions.join(engines[at], request)
         if self._profiles is not None:
-            favoured = None if favourite is None else workers[favourite]
-            self._profiles.learn(favoured, workers[at], request.share, unions.version)
+            favoured = None if favourite is None else engines[favourite]
+            self._profiles.learn(favoured, engines[at], request.share, unions.version)
         return Placement(slots[at], stay)
 
     def ended(self, placement: Placement, now: float) -> None:  # noqa: ARG002
         """Count a request no longer."""
-        self._own[placement.worker] -= 1
+        self._own[placement.engine] -= 1
         if placement.stay is not None:
             placement.stay.leave()
 
     def _slots(self, now: float) -> Sequence[int]:  # noqa: ARG002
         """Return the numbers of the engines that may be chosen."""
-        return range(len(self._workers))
+        return range(len(self._engines))
 
     def _loads(self) -> Sequence[int]:
         """Return what the policy takes for the requests in flight at each engine."""

@@ -22,14 +22,14 @@ class Run:
 
     Attributes
     ----------
-    worker : ndarray of int, shape (n,)
+    engine : ndarray of int, shape (n,)
         Engine of each request of the workload.
     first, end : ndarray of float, shape (n,)
         When the first and last token of each came, seconds; NaN after the last measured one ended.
     """
 
     measures: Measures
-    worker: Ints
+    engine: Ints
     first: Times
     end: Times
 
@@ -38,7 +38,7 @@ def serve(engines: Sequence[Engine], router: Router, workload: Workload, tally: 
     """Let a router send a workload to engines until every measured request has ended."""
     n = len(workload)
     placements: dict[int, Placement] = {}
-    in_flight, worker = [0] * len(engines), np.full(n, -1, dtype=np.int64)
+    in_flight, engine = [0] * len(engines), np.full(n, -1, dtype=np.int64)
     first, end = np.full(n, math.nan), np.full(n, math.nan)
     # (time, engine, number of the plan): a plan that was changed meanwhile has another number
     due: list[tuple[float, int, int]] = []
@@ -56,7 +56,7 @@ def serve(engines: Sequence[Engine], router: Router, workload: Workload, tally: 
         if ready[number] <= (due[0][0] if due else math.inf):
             now = ready[number]
             placement = placements[number] = router.place(records[number], now)
-            at = worker[number] = placement.worker
+            at = engine[number] = placement.engine
             in_flight[at] += 1
             if measured[number]:
                 tally.placed(in_flight, waits=not engines[at].has_room)
@@ -77,4 +77,4 @@ def serve(engines: Sequence[Engine], router: Router, workload: Workload, tally: 
         for member in begun:
             first[member.number] = engines[at].first_end
         plan(at, engines[at].due)
-    return Run(tally.measures(workload, first, end), worker, first, end)
+    return Run(tally.measures(workload, first, end), engine, first, end)

@@ -39,7 +39,7 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         assert record.request_id == contract.base_id(served.id)
         assert record.prefill_counts().tolist() == [[1, 2, 3, 4], [0, 0, 0, 10]]
         assert record.decode_counts().tolist() == [[5, 0, 0, 0], [0, 0, 0, 5]]
-        assert (record.worker, record.slot, record.policy, record.model) == ("d0", 0, "MarginalUnion", "m")
+        assert (record.engine, record.slot, record.policy, record.model) == ("d0", 0, "MarginalUnion", "m")
         assert record.exact
         assert begun - 1 <= record.time <= time.time()
         assert 0 < record.prefill_seconds <= record.first_byte_seconds <= record.total_seconds

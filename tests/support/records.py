@@ -20,7 +20,7 @@ def make_record(captured: Traces, number: int, record: int, *, tokens: int = 100
         "prompt_tokens": int(captured.prompt_tokens[record]),
         "exact": True,
         "prefill": pack_counts(captured.prefill_counts[record]),
-        "worker": "d0",
+        "engine": "d0",
         "slot": 0,
         "policy": "JSQ",
         "in_flight": 9,

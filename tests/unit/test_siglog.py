@@ -25,7 +25,7 @@ def record(n: int, layers: int = 2, experts: int = 4, **fields) -> Record:
         prompt_tokens=7,
         exact=True,
         prefill=pack_counts(counts),
-        worker="d0",
+        engine="d0",
         slot=0,
         policy="JSQ",
         **fields,
@@ -53,7 +53,7 @@ def test_round_trip_and_order(tmp_path):
 
 def test_record_has_no_place_for_text():
     texts = {f.name for f in msgspec.structs.fields(Record) if f.type is str}
-    assert texts == {"request_id", "model", "worker", "policy"}
+    assert texts == {"request_id", "model", "engine", "policy"}
 
 
 def test_counts_of_a_wrong_length_are_refused():

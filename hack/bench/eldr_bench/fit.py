@@ -26,7 +26,7 @@ from eldr_bench.proof import require
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
 DOMAINS = 12
 CASES = [(1000, 16, 5, 0.7), (4000, 16, 3, 2.0), (4000, 64, 3, None), (10_000, 16, 2, None)]
-"""Records, workers, rounds, aim in seconds."""
+"""Records, engines, rounds, aim in seconds."""
 LARGE = [(100_000, 16, 1, 60.0)]
 BATCH = 500
 OTHERS = 256

@@ -268,7 +268,7 @@ class Admission:
             self._registry._undecided += self.sequences  # noqa: SLF001 - one unit with the registry
 
     def settle(self) -> None:
-        """Stop counting: the engine's occupancy counts the request now, or it is over."""
+        """Stop counting: the request occupies an engine, or is over."""
         if self._open:
             self._open = False
             self._registry._undecided -= self.sequences  # noqa: SLF001 - one unit with the registry

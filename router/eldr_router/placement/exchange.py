@@ -72,11 +72,11 @@ def write_answer(
     if unions is not None:
         answer["version"] = unions.version
         answer["shape"] = list(unions.shape)
-        answer["rows"] = {worker: _pack(*row) for worker, row in unions.table(since).items()}
+        answer["rows"] = {engine: _pack(*row) for engine, row in unions.table(since).items()}
         if profiles is not None:
             learned = profiles.table(since).items()
             answer["profiles"] = {
-                worker: {"count": count, "mean": _text(mean)} for worker, (count, mean) in learned
+                engine: {"count": count, "mean": _text(mean)} for engine, (count, mean) in learned
             }
     return answer
 
@@ -92,8 +92,8 @@ def read_answer(status: int, body: bytes) -> UnionReport:
         given = fields["shape"]
         shape = None if given is None else _shape(*given)
         cells = 0 if shape is None else shape.cells
-        rows = {str(worker): _unpack(row, cells) for worker, row in fields["rows"].items()}
-        profiles = {str(worker): _learned(one, cells) for worker, one in fields.get("profiles", {}).items()}
+        rows = {str(engine): _unpack(row, cells) for engine, row in fields["rows"].items()}
+        profiles = {str(engine): _learned(one, cells) for engine, one in fields.get("profiles", {}).items()}
         return UnionReport(str(fields["of"]), int(fields["version"]), shape, rows, profiles)
     except (KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise ValueError(f"its unions lack or have a wrong {error}") from None

@@ -61,11 +61,11 @@ class PeerUnions:
             self._forget(address)
             peer = None
         rows = {} if peer is None else peer.rows
-        for worker, row in report.rows.items():
+        for engine, row in report.rows.items():
             if row[0]:
-                rows[worker] = row
+                rows[engine] = row
             else:
-                rows.pop(worker, None)
+                rows.pop(engine, None)
         self._peers[address] = _Peer(report, rows, now)
         if report.rows or peer is None:
             unions.merge(report.source, dict(rows), report.rows.keys())

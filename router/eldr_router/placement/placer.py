@@ -90,7 +90,7 @@ class Placer:
             self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
         decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, demand=demand)
-        at, endpoint = decision.choice.worker, decision.endpoint
+        at, endpoint = decision.choice.engine, decision.endpoint
         if is_new:
             self.locality.settle(decision)
             if decision.scores is not None:

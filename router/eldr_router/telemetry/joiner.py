@@ -280,7 +280,7 @@ def record(observation: Observation, decode: ExpertCounts | None) -> Record:
         prompt_tokens=counts.tokens,
         exact=counts.exact,
         prefill=pack_counts(counts.counts),
-        worker=placement.endpoint.name,
+        engine=placement.endpoint.name,
         slot=placement.endpoint.spec.slot,
         policy=placement.policy,
         similarity=placement.similarity,

@@ -33,14 +33,14 @@ def rng(seed=0):
 def test_load_is_sequences_and_their_context_by_its_cost(requests, tokens, cost, best):
     situation = Situation(requests, 0, tokens=tokens, token_cost=cost)
     for policy in (JSQ(), PowerOfTwo(), BandJSQ()):
-        assert policy.choose(situation, rng()).worker == best
+        assert policy.choose(situation, rng()).engine == best
     domain = Domain({"a": frozenset({0, 1})})
-    assert domain.choose(situation._replace(slots=[0, 1], label="a"), rng()).worker == best
+    assert domain.choose(situation._replace(slots=[0, 1], label="a"), rng()).engine == best
 
 
 @st.composite
 def situations(draw):
-    """Situations of up to 40 workers with many ties, a band and a minimum of candidates."""
+    """Situations of up to 40 engines with many ties, a band and a minimum of candidates."""
     loads = draw(st.lists(st.integers(0, 5), min_size=1, max_size=40))
     score = st.floats(-1, 1, width=32) | st.sampled_from([0.0, 0.5, 0.75, 1.0, float("nan")])
     scores = draw(st.none() | st.lists(score, min_size=len(loads), max_size=len(loads)))
@@ -91,24 +91,24 @@ def test_the_others_choose_as_with_arrays(case):
 @given(LOADS, st.integers(0, 2**32 - 1))
 def test_power_of_two_never_takes_the_worse_of_its_pair(loads, seed):
     choice = PowerOfTwo().choose(Situation(loads, 0), rng(seed))
-    assert 0 <= choice.worker < len(loads)
+    assert 0 <= choice.engine < len(loads)
     if len(loads) > 1 and loads.count(max(loads)) == 1:
-        assert loads[choice.worker] < max(loads)
+        assert loads[choice.engine] < max(loads)
 
 
 def test_random_and_round_robin_spread():
     loads = [0] * 4
     generator = rng()
-    counts = np.bincount([Random().choose(Situation(loads, t), generator).worker for t in range(4000)])
+    counts = np.bincount([Random().choose(Situation(loads, t), generator).engine for t in range(4000)])
     assert counts.min() > 800
-    assert [RoundRobin().choose(Situation(loads, t), generator).worker for t in range(5)] == [0, 1, 2, 3, 0]
+    assert [RoundRobin().choose(Situation(loads, t), generator).engine for t in range(5)] == [0, 1, 2, 3, 0]
 
 
 @pytest.mark.parametrize("name", ["ELDR", "JSQ", "RoundRobin", "PowerOfTwo", "Random", "Domain"])
 def test_every_policy_serves_a_single_worker(name):
     policy = make_policy(name)
     assert policy.name == name
-    assert policy.choose(Situation([3], 5, [0.1]), rng()).worker == 0
+    assert policy.choose(Situation([3], 5, [0.1]), rng()).engine == 0
 
 
 def test_bad_parameters_are_refused():
@@ -129,7 +129,7 @@ def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
     loads = np.array(situation.in_flight)
     below = np.flatnonzero(loads + 1 <= bound * (loads.mean() + 1))
     choice = BandJSQ(tau=tau, min_candidates=minimum, max_load=bound).choose(situation, rng())
-    assert choice.worker in below
+    assert choice.engine in below
     inside = Situation(
         loads[below].tolist(),
         situation.turn,
@@ -137,7 +137,7 @@ def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
     )
     alone = BandJSQ(tau=tau, min_candidates=minimum).choose(inside, rng())
     if situation.similarity is not None:
-        assert choice == (below[alone.worker], alone.candidates)
+        assert choice == (below[alone.engine], alone.candidates)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(sum), st.integers(1, 20))

@@ -1,4 +1,4 @@
-"""Profiles: what each worker was sent lately, learned without a fit, shared by routers, fair to who is new."""
+"""Profiles: what each engine was sent lately, learned without a fit, shared by routers, fair to who is new."""
 
 import math
 
@@ -23,7 +23,7 @@ def kinds(n, seed=0):
 
 
 def teach(profiles, draw, turns, n, shift=0):
-    """Send a kind to each of n workers in turn, or to another one than its own."""
+    """Send a kind to each of n engines in turn, or to another one than its own."""
     for turn in range(turns):
         profiles.take(f"d{turn % n}", draw((turn + shift) % n))
 
@@ -215,7 +215,7 @@ def test_a_young_profile_learns_from_what_its_worker_is_sent_and_an_old_one_from
     profiles, draw = Profiles(CELLS), kinds(2)
     learned = []
     for _ in range(2 * YOUNG):
-        before = {worker: one.seen for worker, one in profiles.table().items()}
+        before = {engine: one.seen for engine, one in profiles.table().items()}
         profiles.learn("d0", "d1", draw(0))
         (changed,) = [w for w, one in profiles.table().items() if one.seen != before.get(w)]
         learned.append(changed)

@@ -17,14 +17,14 @@ def pool(step_time, speeds, *, n=60, noise=0.01, seed=0, spread=(4, 40), extra=6
     """Windows of a pool: batches that vary, and unions that follow them, give or take ``extra`` experts."""
     rng = np.random.default_rng(seed)
     found = {}
-    for worker, speed in speeds.items():
+    for engine, speed in speeds.items():
         batch = rng.uniform(*spread, n)
         active = 128 * (1 - (1 - 8 / 128) ** (0.6 * batch)) + rng.normal(0, extra, n)
         active = active.clip(8, 128)
         seconds = [step_time.seconds(b, a) * speed for b, a in zip(batch, active, strict=True)] * (
             1 + noise * rng.normal(size=n)
         )
-        found[worker] = [
+        found[engine] = [
             Window(float(t), float(a), float(b), 100) for t, a, b in zip(seconds, active, batch, strict=True)
         ]
     return found
@@ -41,8 +41,8 @@ def test_a_step_time_far_from_the_default_is_found():
     assert learned.windows == 240
     assert learned.noise == pytest.approx(0.01, rel=0.4)
     for batch, active in ((8, 40), (30, 80)):
-        for worker, speed in (("a", 1.0), ("d", 2.0)):
-            assert learned.step_times[worker].seconds(batch, active) == pytest.approx(
+        for engine, speed in (("a", 1.0), ("d", 2.0)):
+            assert learned.step_times[engine].seconds(batch, active) == pytest.approx(
                 speed * FAST.seconds(batch, active), rel=0.02
             )
 
@@ -51,9 +51,9 @@ def test_drafts_cost_what_their_tokens_cost_and_a_request_what_all_of_its_tokens
     """Requests alone would not explain the times: how many drafts go with them changes from window to window."""
     rng = np.random.default_rng(1)
     windows = {}
-    for worker, plain in pool(FAST, dict.fromkeys("abcd", 1.0), noise=0.0).items():
+    for engine, plain in pool(FAST, dict.fromkeys("abcd", 1.0), noise=0.0).items():
         fed = [one.batch * rng.uniform(1, 4) for one in plain]
-        windows[worker] = [
+        windows[engine] = [
             one._replace(seconds=FAST.seconds(tokens, one.active), fed=tokens)
             for one, tokens in zip(plain, fed, strict=True)
         ]
@@ -70,11 +70,11 @@ def test_drafts_cost_what_their_tokens_cost_and_a_request_what_all_of_its_tokens
 def test_experts_of_layers_that_draft_cost_as_much_as_others_and_belong_to_what_a_step_takes_anyway():
     rng = np.random.default_rng(2)
     windows = {
-        worker: [
+        engine: [
             one._replace(seconds=FAST.seconds(one.batch, one.active + drafted), drafted=drafted)
             for one, drafted in zip(plain, rng.uniform(5, 25, len(plain)), strict=True)
         ]
-        for worker, plain in pool(FAST, dict.fromkeys("abcd", 1.0), noise=0.0).items()
+        for engine, plain in pool(FAST, dict.fromkeys("abcd", 1.0), noise=0.0).items()
     }
     learned = learn(windows, DEFAULT)
     assert learned.pool.per_expert == pytest.approx(FAST.per_expert, rel=0.05)
@@ -118,9 +118,9 @@ def with_contexts(windows, per_token, seed=0):
     """The same windows, of requests with contexts that vary, and what these cost."""
     rng = np.random.default_rng([seed, 1])
     found = {}
-    for worker, some in windows.items():
+    for engine, some in windows.items():
         contexts = [one.batch * rng.uniform(1000, 20_000) for one in some]
-        found[worker] = [
+        found[engine] = [
             one._replace(seconds=one.seconds + per_token * context, context=context)
             for one, context in zip(some, contexts, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Tolls: the prior favours every worker as often as it should, however stale the centroids are."""
+"""Tolls: the prior favours every engine as often as it should, however stale the centroids are."""
 
 import math
 
@@ -15,7 +15,7 @@ STEP_TIME = QWEN3_30B_MI300X
 
 
 def settle(tolls, scores, turn, step_times=None, slots=None):
-    """Let one request pass, and return which worker it favoured after tolls."""
+    """Let one request pass, and return which engine it favoured after tolls."""
     slots = slots or range(len(scores))
     charged = tolls.of(slots)
     left = [score - toll for score, toll in zip(scores, charged, strict=True)]
@@ -27,7 +27,7 @@ def settle(tolls, scores, turn, step_times=None, slots=None):
 
 
 def shares(tolls, traffic, step_times=None, skip=1000):
-    """Return each worker's share of favours once tolls have settled."""
+    """Return each engine's share of favours once tolls have settled."""
     favours = np.zeros(len(traffic[0]))
     for turn, scores in enumerate(traffic):
         at = settle(tolls, scores, turn, step_times)

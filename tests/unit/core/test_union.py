@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from eldr.core.union import Shape, Unions, spread
 
 SHAPE = Shape(4, 8, 2, (1, 3))
-WORKERS = ("d0", "d1", "d2")
+ENGINES = ("d0", "d1", "d2")
 
 
 def prompt(seed, tokens=40, shape=SHAPE):
@@ -33,42 +33,42 @@ def expected(requests, strangers=0, mean=None):
 
 
 class Pool(RuleBasedStateMachine):
-    """Requests come and go on three workers, others are placed by somebody else."""
+    """Requests come and go on three engines, others are placed by somebody else."""
 
     stays = Bundle("stays")
 
     def __init__(self):
         super().__init__()
         self.unions = Unions(SHAPE)
-        self.held = {worker: [] for worker in WORKERS}
-        self.strangers = dict.fromkeys(WORKERS, 0)
-        self.told = dict.fromkeys(WORKERS, ())
+        self.held = {engine: [] for engine in ENGINES}
+        self.strangers = dict.fromkeys(ENGINES, 0)
+        self.told = dict.fromkeys(ENGINES, ())
 
-    @rule(target=stays, worker=st.sampled_from(WORKERS), seed=st.integers(0, 50), n=st.integers(1, 3))
-    def joins(self, worker, seed, n):
+    @rule(target=stays, engine=st.sampled_from(ENGINES), seed=st.integers(0, 50), n=st.integers(1, 3))
+    def joins(self, engine, seed, n):
         request = self.unions.request(prompt(seed), 40)
         members = [request] * n
-        self.held[worker].append(members)
-        return worker, members, self.unions.join(worker, request, n)
+        self.held[engine].append(members)
+        return engine, members, self.unions.join(engine, request, n)
 
     @rule(stay=consumes(stays))
     def leaves(self, stay):
-        worker, members, place = stay
+        engine, members, place = stay
         place.leave()
         place.leave()
-        self.held[worker] = [known for known in self.held[worker] if known is not members]
+        self.held[engine] = [known for known in self.held[engine] if known is not members]
 
-    @rule(worker=st.sampled_from(WORKERS), n=st.integers(0, 4))
-    def somebody_else_places(self, worker, n):
-        self.strangers[worker] = n
+    @rule(engine=st.sampled_from(ENGINES), n=st.integers(0, 4))
+    def somebody_else_places(self, engine, n):
+        self.strangers[engine] = n
 
-    @rule(worker=st.sampled_from(WORKERS), seeds=st.lists(st.integers(0, 50), max_size=3))
-    def another_router_tells(self, worker, seeds):
+    @rule(engine=st.sampled_from(ENGINES), seeds=st.lists(st.integers(0, 50), max_size=3))
+    def another_router_tells(self, engine, seeds):
         requests = tuple(self.unions.request(prompt(seed), 40) for seed in seeds)
-        self.told = dict.fromkeys(WORKERS, ())
-        self.told[worker] = requests
+        self.told = dict.fromkeys(ENGINES, ())
+        self.told[engine] = requests
         logs = sum((request.logs for request in requests), np.zeros(SHAPE.cells)).astype(np.float32)
-        self.unions.merge("r1", {worker: (len(requests), logs)} if requests else {})
+        self.unions.merge("r1", {engine: (len(requests), logs)} if requests else {})
 
     @rule()
     def idle_workers_are_forgotten(self):
@@ -77,13 +77,13 @@ class Pool(RuleBasedStateMachine):
     @invariant()
     def agrees_with_a_recomputation(self):
         totals, wanted = [], []
-        for worker in WORKERS:
-            known = [request for members in self.held[worker] for request in members] + list(
-                self.told[worker]
+        for engine in ENGINES:
+            known = [request for members in self.held[engine] for request in members] + list(
+                self.told[engine]
             )
-            totals.append(len(known) + self.strangers[worker])
-            wanted.append(expected(known, self.strangers[worker], self.unions.mean))
-        assert self.unions.outlook(None, WORKERS, totals).active == pytest.approx(wanted, abs=0.03)
+            totals.append(len(known) + self.strangers[engine])
+            wanted.append(expected(known, self.strangers[engine], self.unions.mean))
+        assert self.unions.outlook(None, ENGINES, totals).active == pytest.approx(wanted, abs=0.03)
 
 
 TestPool = pytest.mark.slow(Pool.TestCase)
@@ -114,7 +114,7 @@ def test_growth_is_what_the_union_grows_by(there, comes, n):
     unions.join("d0", request, n)
     after = unions.outlook(None, ["d0"], [1 + n])
     assert after.active[0] - before.active[1] == pytest.approx(before.growth[1], abs=0.01)
-    assert before.growth[0] >= before.growth[1] - 1e-5, "an idle worker grows most"
+    assert before.growth[0] >= before.growth[1] - 1e-5, "an idle engine grows most"
 
 
 def test_requests_without_a_signature_count_as_the_mean():
@@ -150,7 +150,7 @@ def test_a_table_tells_others_all_there_is_to_know():
     here.join("d0", here.request(prompt(1), 40), 2)
     stay = here.join("d1", here.request(prompt(2), 40))
     stay.leave()
-    assert {worker: row[0] for worker, row in here.table().items()} == {"d0": 2, "d1": 0}
+    assert {engine: row[0] for engine, row in here.table().items()} == {"d0": 2, "d1": 0}
     there.merge("r1", here.table())
     assert there.outlook(None, ["d0"], [2]).active == pytest.approx(here.outlook(None, ["d0"], [2]).active)
 

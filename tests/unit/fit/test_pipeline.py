@@ -34,7 +34,7 @@ def result(samples):
 
 @pytest.fixture(scope="module")
 def clear(mixed):
-    """Return a fit of traffic of as many kinds as there are workers."""
+    """Return a fit of traffic of as many kinds as there are engines."""
     return fit(make_samples(mixed(500, 0), Counter({"other model": 2})), SETTINGS, now=5.0)
 
 
@@ -58,15 +58,15 @@ def test_expected_unions_are_those_of_a_brute_force():
     rng = np.random.default_rng(0)
     inclusion = rng.random((5, 2, 3)).astype(np.float32) * 0.9
     arrivals = rng.integers(0, 5, 60)
-    got = replay(JSQ(), arrivals, log_survival(inclusion), None, n_workers=2, batch=3, rng=rng)
+    got = replay(JSQ(), arrivals, log_survival(inclusion), None, n_engines=2, batch=3, rng=rng)
     assert got.batch == pytest.approx(3)
     active = []
     for turn in range(12, 60, 3):
         live = arrivals[turn - 5 : turn + 1]
-        for worker in (0, 1):
-            members = [r for t, r in zip(range(turn - 5, turn + 1), live, strict=True) if t % 2 == worker]
+        for engine in (0, 1):
+            members = [r for t, r in zip(range(turn - 5, turn + 1), live, strict=True) if t % 2 == engine]
             active.append((1 - np.prod(1 - inclusion[members], axis=0)).sum(axis=1).mean())
-    # JSQ alternates between two equal workers (the tie turns), so membership by parity is the real placement.
+    # JSQ alternates between two equal engines (the tie turns), so membership by parity is the real placement.
     assert got.active_experts == pytest.approx(np.mean(active), rel=1e-4)
 
 

@@ -204,19 +204,19 @@ def test_partial_tables_add_up(events):
     locality = Locality()
     locality.unions = Unions(SHAPE)
     tables, there, stays, now = PeerUnions(locality), Unions(SHAPE), [], 0.0
-    for kind, worker, receive in events:
-        if stays and worker == 2:
+    for kind, engine, receive in events:
+        if stays and engine == 2:
             stays.pop(0).leave()
         else:
             request = there.request(KIND_A if kind == "a" else KIND_B, 500)
-            stays.append(there.join(f"d{worker}", request))
+            stays.append(there.join(f"d{engine}", request))
         now += 0.25
         if receive:
             exchange(tables, there, now)
         else:
             tables.question(THERE)
     exchange(tables, there, now + 0.25)
-    workers = ["d0", "d1", "d2"]
-    totals = [there.table().get(worker, (0,))[0] for worker in workers]
-    wanted = there.outlook(None, workers, totals).active
-    assert locality.unions.outlook(None, workers, totals).active == pytest.approx(wanted, abs=0.02)
+    engines = ["d0", "d1", "d2"]
+    totals = [there.table().get(engine, (0,))[0] for engine in engines]
+    wanted = there.outlook(None, engines, totals).active
+    assert locality.unions.outlook(None, engines, totals).active == pytest.approx(wanted, abs=0.02)

@@ -53,7 +53,7 @@ def run(population, scores, step_time):
 def test_every_request_ends_once(run, step_time, name):
     workload, done = run(name)
     assert done.measures.requests == len(workload)
-    assert ((done.worker >= 0) & (done.worker < 4)).all()
+    assert ((done.engine >= 0) & (done.engine < 4)).all()
     assert (done.first > workload.ready).all()
     shortest = step_time.seconds(1, 3.0)
     assert ((done.end - done.first) >= 59 * shortest * 0.999).all()
@@ -63,7 +63,7 @@ def test_every_request_ends_once(run, step_time, name):
 def test_the_same_seed_gives_the_same_run(run, name):
     one, same = run(name)[1], run(name)[1]
     assert one.measures == same.measures
-    assert np.array_equal(one.worker, same.worker)
+    assert np.array_equal(one.engine, same.engine)
     assert np.array_equal(one.end, same.end)
     assert run(name, seed=1)[1].measures != one.measures
 
@@ -85,7 +85,7 @@ def test_taking_steps_together_changes_nothing(run, monkeypatch):
     monkeypatch.setattr("eldr.simulate.active.ActiveExperts.steady", False)
     _, single = run("JSQ")
     assert together.end == pytest.approx(single.end, rel=1e-9)
-    assert np.array_equal(together.worker, single.worker)
+    assert np.array_equal(together.engine, single.engine)
     assert together.measures.active_per_token == pytest.approx(single.measures.active_per_token, rel=1e-3)
 
 
@@ -107,7 +107,7 @@ def test_centroids_that_say_the_same_of_all_requests_crowd_nobody(run, scores, m
     stale = np.tile(np.float32([0.9, 0.1, 0.1, 0.1]), (len(scores), 1))
 
     def most(name):
-        return np.bincount(run(name, similarity=stale, rate=30.0)[1].worker, minlength=4).max()
+        return np.bincount(run(name, similarity=stale, rate=30.0)[1].engine, minlength=4).max()
 
     without, charged = most("MarginalUnion"), most("fitted")
     monkeypatch.setattr("eldr.core.tolls.Tolls.settle", lambda self, situation: None)
@@ -118,7 +118,7 @@ def test_centroids_that_say_the_same_of_all_requests_crowd_nobody(run, scores, m
 def test_slow_engines_get_less_of_a_policy_that_knows_their_step_time(run, step_time):
     step_times = (step_time, step_time, step_time.scaled(2.0), step_time.scaled(2.0))
     shares = {
-        name: np.mean(run(name, step_times=step_times)[1].worker >= 2)
+        name: np.mean(run(name, step_times=step_times)[1].engine >= 2)
         for name in ("RoundRobin", "MarginalUnion")
     }
     assert shares["RoundRobin"] == pytest.approx(0.5, abs=0.01)

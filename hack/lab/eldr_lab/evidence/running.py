@@ -151,7 +151,7 @@ def prove(cell: Cell, runs: Mapping[str, Run]) -> None:
     """
     for name, other in UNLIKE:
         if {name, other} <= runs.keys():
-            differ = (runs[name].worker != runs[other].worker).any()
+            differ = (runs[name].engine != runs[other].engine).any()
             require(differ, f"{name} placed every request as {other} did in {cell}")
 
 

@@ -225,7 +225,7 @@ class Seeing:
         self.context = 0
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose a worker."""
+        """Choose an engine."""
         if self._looks:
             tokens = [self.tokens[slot] for slot in situation.slots or ()]
             situation = situation._replace(tokens=tokens, context=self.context, token_cost=self._token_cost)
@@ -266,13 +266,13 @@ class KvRouter(Router):
         self._seeing.tokens, self._seeing.context = self.expected, context.size
         placement = self.place(record, now)
         self.kv_room.placed(context)
-        self.expected[placement.worker] += context.size
+        self.expected[placement.engine] += context.size
         return placement, context.size
 
     def over(self, placement: Placement, size: int, now: float) -> None:
         """Count a request no longer."""
         self.ended(placement, now)
-        self.expected[placement.worker] -= size
+        self.expected[placement.engine] -= size
 
     def observe(self, engine: int, cache: KvCache, answers: Answers) -> None:
         """Observe an engine's report."""
@@ -331,8 +331,8 @@ class _Simulation:
         """Run it."""
         for number, ready in enumerate(self._workload.ready.tolist()):
             self._at(ready, partial(self._place, number))
-        for worker in range(len(self._engines)):
-            self._at(_POLL * (1 + worker / len(self._engines)), partial(self._poll, worker))
+        for number in range(len(self._engines)):
+            self._at(_POLL * (1 + number / len(self._engines)), partial(self._poll, number))
         for time in (begin, end):
             self._at(time, self._count)
         while self._left or len(self._preemptions) < 2:
@@ -354,11 +354,11 @@ class _Simulation:
     def _count(self, now: float) -> None:  # noqa: ARG002
         self._preemptions.append(sum(engine.preemptions for engine in self._engines))
 
-    def _poll(self, worker: int, now: float) -> None:
-        engine = self._engines[worker]
+    def _poll(self, number: int, now: float) -> None:
+        engine = self._engines[number]
         cache = KvCache(engine.capacity, engine.capacity, engine.held / engine.capacity)
-        self._router.observe(worker, cache, Answers(engine.generated, engine.finished))
-        self._at(now + _POLL, partial(self._poll, worker))
+        self._router.observe(number, cache, Answers(engine.generated, engine.finished))
+        self._at(now + _POLL, partial(self._poll, number))
 
     def _place(self, number: int, now: float) -> None:
         record, prompt, tokens = (
@@ -372,15 +372,15 @@ class _Simulation:
             self._at(now + _RETRY, partial(self._place, number))
             return
         self._placements[number] = placed
-        worker = placed[0].worker
-        due = self._engines[worker].add(Request(number, record, prompt, tokens), now)
+        at = placed[0].engine
+        due = self._engines[at].add(Request(number, record, prompt, tokens), now)
         if due is not None:
-            self._plan(worker, due)
+            self._plan(at, due)
 
-    def _advance(self, worker: int, plan: int, now: float) -> None:
-        if plan != self._plans[worker]:
+    def _advance(self, number: int, plan: int, now: float) -> None:
+        if plan != self._plans[number]:
             return  # it was changed meanwhile
-        engine = self._engines[worker]
+        engine = self._engines[number]
         ended, joined = engine.advance(now)
         for one in ended:
             self._last[one.number] = now
@@ -389,8 +389,8 @@ class _Simulation:
         for one in joined:
             self._first[one.number] = engine.first_end
         if engine.due is not None:
-            self._plan(worker, engine.due)
+            self._plan(number, engine.due)
 
-    def _plan(self, worker: int, due: float) -> None:
-        self._plans[worker] += 1
-        self._at(due, partial(self._advance, worker, self._plans[worker]))
+    def _plan(self, number: int, due: float) -> None:
+        self._plans[number] += 1
+        self._at(due, partial(self._advance, number, self._plans[number]))

@@ -46,8 +46,8 @@ class Witness:
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
         """Choose as the policy does."""
         choice = self._policy.choose(situation, rng)
-        self.reasons[reason(self._policy, situation, choice.worker)] += 1
-        self.unlike += choice.worker != _JSQ.choose(situation, rng).worker
+        self.reasons[reason(self._policy, situation, choice.engine)] += 1
+        self.unlike += choice.engine != _JSQ.choose(situation, rng).engine
         return choice
 
 
@@ -133,7 +133,7 @@ def prove(contender: Contender, witness: Witness, laws: Sequence[StepTime], work
     """
     name, basis = contender.text, prove_basis(contender, witness, routers=routers)
     answered(name, workload, run)
-    decisions, placed = witness.reasons.total(), int((run.worker >= 0).sum())
+    decisions, placed = witness.reasons.total(), int((run.engine >= 0).sum())
     require(decisions == placed, f"{name}: {decisions} decisions placed {placed} requests")
     costs = any(law.per_expert for law in laws)
     shared = run.measures.batch >= _SHARED * routers
@@ -150,7 +150,7 @@ def prove(contender: Contender, witness: Witness, laws: Sequence[StepTime], work
 def answered(name: str, workload: Workload, run: Run) -> None:
     """End the program unless every measured request was placed and got its last token after its first."""
     measured = workload.measured
-    whole = (run.worker >= 0) & (run.first >= workload.ready) & (run.end >= run.first)
+    whole = (run.engine >= 0) & (run.first >= workload.ready) & (run.end >= run.first)
     left = int((measured & ~whole).sum())
     require(not left, f"{name}: {left} of {int(measured.sum())} measured requests were not answered")
     require(run.measures.requests == measured.sum(), f"{name}: {run.measures.requests} of {int(measured.sum())} measured requests count")  # fmt: skip

@@ -172,8 +172,8 @@ class World:
         number, request = self._left.popleft()
         placement = self._router.place(request.record, now)
         self._placements[number] = placement
-        self.served[number] = Served(placement.worker, now)
-        self._slots[placement.worker].waiting.append((number, request))
+        self.served[number] = Served(placement.engine, now)
+        self._slots[placement.engine].waiting.append((number, request))
 
     def _begin(self, now: float) -> None:
         """Begin a step wherever none runs and there is something to do."""

@@ -166,11 +166,11 @@ def measure(case: Case, prepared: Prepared, size: Size) -> dict[str, dict[str, f
 
 def _shares(case: Case, run: Run, load: Load) -> dict[str, float]:
     ready, counted = load.workload.ready, load.workload.measured
-    sent = np.bincount(run.worker[counted], minlength=case.engines) * 100 * case.engines / counted.sum()
+    sent = np.bincount(run.engine[counted], minlength=case.engines) * 100 * case.engines / counted.sum()
     shares = {"most": round(float(sent.max()), 1), "least": round(float(sent.min()), 1)}
     if case.group == "joins":
         soon = counted & (ready < load.window.warmup + SOON)
-        shares["new"] = round(float((run.worker[soon] == NEW).mean() * 100 * case.engines), 1)
+        shares["new"] = round(float((run.engine[soon] == NEW).mean() * 100 * case.engines), 1)
     return shares
 
 

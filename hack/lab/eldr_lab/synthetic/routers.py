@@ -34,7 +34,7 @@ class _Labelled:
         self._base = base
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose a worker."""
+        """Choose an engine."""
         return self._base.choose(situation._replace(label=self.label), rng)
 
 

@@ -90,4 +90,4 @@ def serve(
     tally = Tally(window)
     ran = run.serve(engines, InTurn(routers, exchange), workload, tally)
     measures = tally.measures(workload, ran.first, ran.end)
-    return Run(measures, ran.worker, ran.first, ran.end)
+    return Run(measures, ran.engine, ran.first, ran.end)

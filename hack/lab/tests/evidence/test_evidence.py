@@ -63,7 +63,7 @@ def test_each_published_number_has_one_row_and_no_figure_of_the_policy_was_tuned
 
 
 def test_no_figures_come_of_a_prior_that_decided_as_none_does():
-    one, other = (SimpleNamespace(worker=np.array(at)) for at in ([0, 1], [1, 0]))
+    one, other = (SimpleNamespace(engine=np.array(at)) for at in ([0, 1], [1, 0]))
     prove(full()[0], {MARGINAL: one, PRIOR: other, JSQ: one})
     with pytest.raises(SystemExit, match=r"prior=0.23 placed every request as MarginalUnion did"):
         prove(full()[0], {MARGINAL: one, PRIOR: one})

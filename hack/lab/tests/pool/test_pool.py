@@ -151,9 +151,9 @@ def test_a_learned_prior_survives_engines_that_come_and_routers_that_restart(pre
     assert learned.tpot_mean < 1.01 * fitted.tpot_mean
     load = meet(prepared, POOL)
     at = load.window.warmup
-    worker = ran(prepared, LEARNED, replace(POOL, joins=((2, at),))).worker
-    assert not (worker[load.workload.ready < at] == 2).any()
-    assert 0.5 / POOL.engines < (worker[load.workload.measured] == 2).mean() < 2.0 / POOL.engines
+    engine = ran(prepared, LEARNED, replace(POOL, joins=((2, at),))).engine
+    assert not (engine[load.workload.ready < at] == 2).any()
+    assert 0.5 / POOL.engines < (engine[load.workload.measured] == 2).mean() < 2.0 / POOL.engines
     (again,) = measured(prepared, replace(POOL, restarts=at), LEARNED)
     assert again.tpot_mean < 1.03 * learned.tpot_mean
 
