@@ -29,12 +29,12 @@ from eldr_router.http.requests import Budget
 from eldr_router.net.handshake import Handshake
 from eldr_router.net.inbound import Server
 from eldr_router.net.pool import Pool
+from eldr_router.placement.engine_metrics import EngineMetricsPoller
 from eldr_router.placement.peers import Peers
 from eldr_router.placement.placer import Placer
-from eldr_router.placement.steps import Steps
 from eldr_router.settings import Settings, parse_peers
-from eldr_router.sources.control import Control
 from eldr_router.sources.file import FileSource
+from eldr_router.sources.routing import Routing
 from eldr_router.sources.secrets import Secrets
 from eldr_router.telemetry import tracing
 from eldr_router.telemetry.joiner import Joiner
@@ -78,7 +78,7 @@ class App:
             router=router,
             wall=time.time,
             join_seconds=settings.join_seconds,
-            sample_rate=lambda: self.services.table.intent.sample_rate,
+            sample_rate=lambda: self.services.table.document.sample_rate,
             finished=locality.savings.finished,
             written=locality.traffic.wrote,
         )
@@ -93,9 +93,9 @@ class App:
             probes,
         )
         self._loads = LoadPoller(registry, pool, time.monotonic)
-        self._steps = Steps(registry, pool, locality)
+        self._engine_metrics = EngineMetricsPoller(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
-        self.control = Control(
+        self.routing = Routing(
             registry, pool, locality=locality, affinity=self.services.affinity, metrics=metrics, clock=time.monotonic, use=self.services.use
         )  # fmt: skip
         client_port = ClientPort(self.services, self.is_ready)
@@ -104,7 +104,7 @@ class App:
             registry,
             placer,
             self.services.telemetry,
-            self.control,
+            self.routing,
             is_ready=self.is_ready,
             is_draining=lambda: self.draining,
             token=lambda: self.secrets.admin_token,
@@ -124,9 +124,9 @@ class App:
 
         A router that is cut off is not ready: others may know engines that serve.
         """
-        if self.draining or self.control.is_cut_off:
+        if self.draining or self.routing.is_cut_off:
             return False
-        return self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
+        return self.routing.settled or self._loop.time() - self._started > self._settings.ready_seconds
 
     async def start(self) -> None:
         """Listen and begin the background work; OSError if a port cannot be bound."""
@@ -153,13 +153,13 @@ class App:
         )
         for name, work in (
             ("source", await self._source()),
-            ("centroids", self.control.run),
+            ("centroids", self.routing.run),
             ("joiner", self.services.telemetry.joiner.run),
             ("loads", self._loads.run),
             ("peers", peers.run),
             ("probes", self.services.probes.run),
             ("secrets", self.secrets.run),
-            ("steps", self._steps.run),
+            ("engine metrics", self._engine_metrics.run),
             ("sweep", self._sweep),
             ("ticks", self._ticks),
         ):
@@ -186,11 +186,11 @@ class App:
             from eldr_router.sources.kube import KubeSource
 
             self._api = await connect()
-            return KubeSource(self._api, settings.namespace, settings.deployment, self.control).run
+            return KubeSource(self._api, settings.namespace, settings.deployment, self.routing).run
         assert settings.workers is not None  # noqa: S101 - Settings checks it
         addresses, names = parse_peers(settings.peers)
-        self.control.set_peers(addresses, names=names)
-        return FileSource(settings.workers, settings.centroids, self.control).run
+        self.routing.set_peers(addresses, names=names)
+        return FileSource(settings.workers, settings.centroids, self.routing).run
 
     async def _sweep(self) -> None:
         before = self._loop.time()

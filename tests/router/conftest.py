@@ -123,11 +123,11 @@ class Router:
 
     async def configure(self, **fields: Any) -> None:
         """Rewrite the worker file and wait until it is in effect."""
-        control, services = self.app.control, self.app.services
-        before = control._intent
+        routing, services = self.app.routing, self.app.services
+        before = routing._document
         write_workers(self.workers, list(self.engines.values()), **fields)
-        await until(lambda: control._intent is not before, "the worker file to be read")
-        await until(lambda: services.table.intent is control._intent, "it to be in effect")
+        await until(lambda: routing._document is not before, "the worker file to be read")
+        await until(lambda: services.table.document is routing._document, "it to be in effect")
 
     def in_flight(self) -> dict[str, int]:
         registry = self.app.services.registry

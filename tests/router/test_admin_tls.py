@@ -161,7 +161,7 @@ async def test_a_router_that_has_no_authority_yet_asks_one_that_speaks_tls(pair,
         pair.router(1, "http", admin_authority=pair.trusts(0, signer)) as new,
     ):
         address = ("localhost", pair.ports[1])
-        old.control.set_peers([address], names={address: "qwen3.default.svc"})
+        old.routing.set_peers([address], names={address: "qwen3.default.svc"})
         await together(old, new)
         await until(lambda: old.is_ready() and new.is_ready(), "both to be ready")
 

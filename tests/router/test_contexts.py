@@ -2,7 +2,7 @@
 
 import asyncio
 
-from eldr_router.placement.steps import Steps
+from eldr_router.placement.engine_metrics import EngineMetricsPoller
 from tests.fakes.engines import answer, hang, slow
 from tests.router.conftest import engines, serving, until
 from tests.router.test_explain import ask
@@ -30,7 +30,7 @@ async def know(router) -> None:
     for name in ("d0", "d1"):
         router[name].metrics = text
     services = router.app.services
-    steps = Steps(services.registry, services.pool, services.placer.locality)
+    steps = EngineMetricsPoller(services.registry, services.pool, services.placer.locality)
     await steps.step()
     await steps.step()
     assert {one["kv_tokens"] for one in (await router.state())["decode"]} == {10_000}
@@ -46,7 +46,7 @@ async def expect_long(router, prompts: int, release) -> None:
 
 async def test_a_router_that_starts_asks_all_engines_at_once(tmp_path, monkeypatch):
     """Until it knows their KV caches, long requests go anywhere."""
-    monkeypatch.setattr("eldr_router.placement.steps._PERIOD", 1e6)
+    monkeypatch.setattr("eldr_router.placement.engine_metrics._PERIOD", 1e6)
     async with engines("p0", "d0", "d1") as made:
         for engine in made[1:]:
             engine.metrics = text
@@ -66,7 +66,7 @@ async def test_engines_are_not_asked_in_vain_while_they_are_not_well(start):
         ill, _ = services.registry.endpoints("decode")
         ill.health.probed(well=False)
         router["d0"].metrics, router["d1"].metrics = hang, text
-        steps = Steps(services.registry, services.pool, services.placer.locality)
+        steps = EngineMetricsPoller(services.registry, services.pool, services.placer.locality)
         async with asyncio.timeout(2.0):
             await steps.step()
             await steps.step()

@@ -350,10 +350,10 @@ async def test_a_stream_whose_first_token_comes_after_the_lease_is_thrown_away(s
 
 
 async def test_usable_seconds():
-    from eldr_router.placement.table import Intent, make_table
+    from eldr_router.placement.table import RoutingDocument, make_table
 
     def usable(lease):
-        table = make_table(Intent(lease_seconds=lease), epoch=0, active=None, centroids=None)
+        table = make_table(RoutingDocument(lease_seconds=lease), epoch=0, active=None, centroids=None)
         return table.usable_seconds
 
     assert usable(300.0) == pytest.approx(270.0)

@@ -269,7 +269,7 @@ async def test_a_changed_worker_file_is_taken_and_a_broken_one_is_not(start):
         assert (await router.state())["policy"] == "RoundRobin"
 
         def problem():
-            return router.app.control.problem
+            return router.app.routing.problem
 
         digits = "9" * 400
         for broken, told in (

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 from kubernetes.aio.client import ApiClient, Configuration
+from tests.router.test_control import make_set, signature
 
 from eldr import centroids, contract
 from eldr.clients import UNBOUNDED
@@ -25,7 +26,6 @@ from eldr_router.sources.api import Api, ApiError
 from eldr_router.sources.kube import KubeSource
 from tests.fakes.engines import FakeEngine
 from tests.router.conftest import until
-from tests.router.test_control import make_set, signature
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
@@ -128,7 +128,7 @@ async def following(space: Space, tmp_path) -> AsyncIterator[App]:
     """A router that follows the namespace."""
     app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
     client = await space.client()
-    source = KubeSource(client, space.namespace, NAME, app.control)
+    source = KubeSource(client, space.namespace, NAME, app.routing)
 
     async def this() -> object:
         return source.run
@@ -149,12 +149,12 @@ def names(app: App, role: str = "decode") -> list[str]:
 
 async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp_path):
     async with following(space, tmp_path) as app:
-        await until(lambda: "403" in (app.control.problem or ""), "the missing Role to be told")
+        await until(lambda: "403" in (app.routing.problem or ""), "the missing Role to be told")
         await space.role(*SHARDS)
         await until(
-            lambda: "403" not in (app.control.problem or ""), "the Role to be used as soon as it exists"
+            lambda: "403" not in (app.routing.problem or ""), "the Role to be used as soon as it exists"
         )
-        assert "404" in app.control.problem, "no table yet"
+        assert "404" in app.routing.problem, "no table yet"
         await space.pod("x-decode-1", "decode", "127.30.0.2", 1)
         await space.pod("x-decode-0", "decode", "127.30.0.1", 0)
         await space.pod("x-prefill-a", "prefill", "127.30.0.3")
@@ -163,7 +163,7 @@ async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp
         assert [e.spec.slot for e in app.services.registry.endpoints("decode")] == [0, 1]
         await space.routing(epoch=1, tau=0.25)
         await until(lambda: app.services.table.epoch == 1, "the table")
-        await until(lambda: app.control.problem is None, "the watches to have worked for a while")
+        await until(lambda: app.routing.problem is None, "the watches to have worked for a while")
         assert app.is_ready()
 
         first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))
@@ -172,7 +172,7 @@ async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp
         await until(lambda: app.services.table.active is not None, "the active set")
         assert app.services.table.active.fit == "f"
         await space.routing(epoch=2, active=active, staged=staged)
-        await until(lambda: app.control.staged is not None, "the staged set")
+        await until(lambda: app.routing.staged is not None, "the staged set")
         await space.routing(epoch=3, active=staged)
         await until(lambda: app.services.table.epoch == 3, "the switch")
         assert app.services.table.active.fit == "g"
@@ -180,11 +180,11 @@ async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp
         await space.kubectl(
             "patch", "configmap", contract.routing_name(NAME), "-p", '{"data":{"routing.json":"{"}}'
         )
-        await until(lambda: app.control.problem, "the broken table to be told")
+        await until(lambda: app.routing.problem, "the broken table to be told")
         assert app.services.table.epoch == 3
         await space.routing(epoch=4, active=staged)
         await until(lambda: app.services.table.epoch == 4, "the next good table")
-        assert app.control.problem is None
+        assert app.routing.problem is None
 
         await space.status("x-decode-1", "127.30.0.2", ready=False)
         await until(lambda: names(app) == ["x-decode-0"], "an engine that is not ready to be left out")
@@ -197,21 +197,21 @@ async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp
 
 
 async def test_a_shard_out_of_reach_is_reported_in_the_end(space, tmp_path, monkeypatch):
-    from eldr_router.sources import control
+    from eldr_router.sources import routing
 
-    monkeypatch.setattr(control, "_MISSING_SECONDS", 0.5)
+    monkeypatch.setattr(routing, "_MISSING_SECONDS", 0.5)
     await space.role()
     good = await space.shard("f-1", centroids.dump(make_set()))
     await space.routing(epoch=1, active=good)
     async with following(space, tmp_path) as app:
-        await until(lambda: app.control.refused, "the refusal")
-        assert "403" in app.control.refused[0][1]
+        await until(lambda: app.routing.refused, "the refusal")
+        assert "403" in app.routing.refused[0][1]
         await space.role("f-1")
         await until(lambda: app.services.table.active is not None, "the shard, once the Role allows it")
-        assert not app.control.refused
+        assert not app.routing.refused
         damaged = good | {"digest": "sha256:" + "0" * 64}
         await space.routing(epoch=2, active=damaged)
-        await until(lambda: app.control.refused, "the refusal of the damaged set")
+        await until(lambda: app.routing.refused, "the refusal of the damaged set")
         assert app.services.table.epoch == 1
 
 
@@ -232,7 +232,7 @@ async def test_requests_are_served_through_pods(space, tmp_path):
             following(space, tmp_path) as app,
             httpx.AsyncClient(timeout=120, limits=UNBOUNDED) as client,
         ):
-            await until(lambda: app.control.settled and len(names(app)) == 2, "the router to be settled")
+            await until(lambda: app.routing.settled and len(names(app)) == 2, "the router to be settled")
             host, port = app.addresses[0]
             for values, name in (
                 ((9, 0, 0, 0, 0, 0, 0, 0), "x-decode-0"),
@@ -270,9 +270,9 @@ async def test_an_outage_of_the_api_keeps_what_is_known(tmp_path):
     """Nobody listens at the address: the router says so and stays alive."""
     client = ApiClient(Configuration(host="http://127.0.0.1:1"))
     app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
-    task = asyncio.ensure_future(KubeSource(client, "n", NAME, app.control).run())
+    task = asyncio.ensure_future(KubeSource(client, "n", NAME, app.routing).run())
     try:
-        await until(lambda: "cannot be reached" in (app.control.problem or ""), "the problem to be told")
+        await until(lambda: "cannot be reached" in (app.routing.problem or ""), "the problem to be told")
         assert not task.done()
     finally:
         task.cancel()

@@ -13,16 +13,16 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
+from tests.router.test_control import make_set
 
 from eldr import centroids, contract, credentials
 from eldr.async_credentials import adapted
 from eldr_router.app import App
 from eldr_router.settings import Settings
-from eldr_router.sources import control, follow
+from eldr_router.sources import follow, routing
 from eldr_router.sources.kube import KubeSource
 from tests.fakes.api_server import FakeApi, fake_api, status
 from tests.router.conftest import until
-from tests.router.test_control import make_set
 
 ROUTING = contract.routing_name("x")
 
@@ -82,7 +82,7 @@ def double(asked: list[float], first: float) -> bool:
 async def following(api: FakeApi, tmp_path, configuration: Configuration | None = None) -> AsyncIterator[App]:
     client = ApiClient(configuration or Configuration(host=api.url))
     app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
-    source = KubeSource(client, "n", "x", app.control)
+    source = KubeSource(client, "n", "x", app.routing)
 
     async def this() -> object:
         return source.run
@@ -102,7 +102,7 @@ def names(app: App) -> list[str]:
 
 def told(caplog) -> list[str]:
     """What was logged about the source, except that it works."""
-    sources = ("eldr_router.sources.control", "eldr_router.sources")
+    sources = ("eldr_router.sources.routing", "eldr_router.sources")
     records = [r for r in caplog.records if r.levelno >= logging.WARNING and r.name.startswith(sources)]
     return [r.getMessage() for r in records]
 
@@ -117,11 +117,11 @@ async def test_a_refused_watch_is_asked_for_less_and_less(api, tmp_path, caplog,
     async with following(api, tmp_path) as app:
         await waits.until(2, tries=8)
         assert names(app) == ["x-decode-0"], "what was listed is in effect"
-        assert str(code) in app.control.problem
+        assert str(code) in app.routing.problem
         assert all(double(asked, follow._FIRST_SECONDS) for asked in waits.each), waits.each
         assert len(told(caplog)) <= 2, "a line per change, not per try"
         api.hook = None
-        await until(lambda: app.control.problem is None, "the watch to be tried again")
+        await until(lambda: app.routing.problem is None, "the watch to be tried again")
 
 
 async def test_a_watch_that_ends_at_once_does_not_spin(api, tmp_path, caplog, waits):
@@ -132,7 +132,7 @@ async def test_a_watch_that_ends_at_once_does_not_spin(api, tmp_path, caplog, wa
     async with following(api, tmp_path) as app:
         await waits.until(2, tries=8)
         assert all(double(asked, follow._FIRST_SECONDS) for asked in waits.each), waits.each
-        assert "ends" in app.control.problem, "somebody should know why changes arrive late"
+        assert "ends" in app.routing.problem, "somebody should know why changes arrive late"
         assert len(told(caplog)) <= 2
         await api.pod("x-decode-1", "decode", "127.30.0.2", 1)
         await until(lambda: len(names(app)) == 2, "changes to arrive all the same")
@@ -168,7 +168,7 @@ async def test_a_watch_that_is_too_old_lists_again_at_once_but_does_not_spin(
     async def gone(what: str, request: web.Request) -> web.StreamResponse | None:
         if not what.startswith("watch"):
             if what == "list pods":
-                problems.append(app.control.problem)
+                problems.append(app.routing.problem)
             return None
         return await api.watch(request, seconds=0, last=GONE) if as_event else status(410, "too old")
 
@@ -179,7 +179,7 @@ async def test_a_watch_that_is_too_old_lists_again_at_once_but_does_not_spin(
             assert at_once == 0.0
             assert double(later, 2 * follow._FIRST_SECONDS), later
         assert "pods" not in (problems[1] or ""), "that is ordinary"
-        assert "410" in app.control.problem, "for ever is not"
+        assert "410" in app.routing.problem, "for ever is not"
         assert len(told(caplog)) <= 2
 
 
@@ -189,7 +189,7 @@ async def test_the_time_that_the_server_asks_for_is_given(api, tmp_path, waits):
 
     api.hook = busy
     async with following(api, tmp_path) as app:
-        await until(lambda: "429" in (app.control.problem or ""), "the refusal")
+        await until(lambda: "429" in (app.routing.problem or ""), "the refusal")
         await waits.until(1, tries=3)
         (asked,) = waits.each
         assert asked[:3] == [6.0, 6.0, 6.0]
@@ -208,7 +208,7 @@ async def test_an_ordinary_end_of_a_watch_costs_nothing(api, tmp_path, quick, ca
         assert (api.seen["list pods"], api.seen[f"get {ROUTING}"]) == (1, 1), (
             "each goes on where the last ended"
         )
-        assert app.control.problem is None
+        assert app.routing.problem is None
         assert not told(caplog)
 
 
@@ -235,14 +235,14 @@ async def test_a_token_that_expired_is_read_again(api, tmp_path, quick, monkeypa
     async with following(api, tmp_path, adapted(configuration)) as app:
         await until(lambda: names(app) == ["x-decode-0"] and app.services.table.epoch == 1, "the first token")
         good = "bearer new"
-        await until(lambda: "401" in (app.control.problem or ""), "it to expire")
+        await until(lambda: "401" in (app.routing.problem or ""), "it to expire")
         assert names(app) == ["x-decode-0"], "what was read last stays in effect"
         token.write_text("")  # as it is written anew
-        await until(lambda: "token" in (app.control.problem or "").lower(), "the empty file to be told")
+        await until(lambda: "token" in (app.routing.problem or "").lower(), "the empty file to be told")
         token.write_text("new")
         await api.routing(epoch=2)
         await until(lambda: app.services.table.epoch == 2, "the new token")
-        await until(lambda: app.control.problem is None, "the end of the problem")
+        await until(lambda: app.routing.problem is None, "the end of the problem")
 
 
 @pytest.mark.slow
@@ -252,7 +252,7 @@ async def test_a_flapping_server(api, tmp_path, quick, caplog):
         for turn in range(2, 5):
             caplog.clear()
             await api.stop()
-            await until(lambda: "cannot be reached" in (app.control.problem or ""), "the outage to be told")
+            await until(lambda: "cannot be reached" in (app.routing.problem or ""), "the outage to be told")
             await asyncio.sleep(0.5)
             assert len(told(caplog)) <= 4, told(
                 caplog
@@ -265,7 +265,7 @@ async def test_a_flapping_server(api, tmp_path, quick, caplog):
             await api.start()
             await until(lambda t=turn: app.services.table.epoch == t, "the new table")
             await until(lambda t=turn: f"x-decode-{t}" in names(app), "the new pod")
-            await until(lambda: app.control.problem is None, "the end of the problem")
+            await until(lambda: app.routing.problem is None, "the end of the problem")
 
 
 async def test_a_slow_shard_holds_up_nothing(api, tmp_path):
@@ -308,22 +308,22 @@ async def test_a_router_that_is_refused_and_reaches_no_decode_engine_is_not_read
     async def refuse(what: str, request: web.Request) -> web.Response | None:
         return status(code, "Unauthorized") if refused else None
 
-    monkeypatch.setattr(control, "_CUT_OFF_SECONDS", 0.2)
+    monkeypatch.setattr(routing, "_CUT_OFF_SECONDS", 0.2)
     async with following(api, tmp_path) as app:
         await until(app.is_ready, "the router to be ready")
         (engine,) = app.services.registry.endpoints("decode")
         api.hook = refuse
         await api.stop()
         await api.start()
-        await until(lambda: app.control.problem and "401" in app.control.problem, "the refusal")
+        await until(lambda: app.routing.problem and "401" in app.routing.problem, "the refusal")
         engine.health.probed(well=True)
-        since = app.control._refused_since
+        since = app.routing._refused_since
         await until(lambda: app.services.clock() - since > 0.2, "the time to be over")
         assert app.is_ready(), "its engine serves"
         engine.health.probed(well=False)
         assert not app.is_ready()
         code = 500
-        await until(lambda: "500" in app.control.problem, "another error")
+        await until(lambda: "500" in app.routing.problem, "another error")
         assert not app.is_ready(), "the refusal is not over"
         refused = False
         await until(app.is_ready, "the refusal to end")
@@ -335,13 +335,13 @@ async def test_a_router_whose_api_server_is_away_stays_ready(api, tmp_path, monk
     async def fail(what: str, request: web.Request) -> web.Response | None:
         return status(500, "etcd is away")
 
-    monkeypatch.setattr(control, "_CUT_OFF_SECONDS", 0.0)
+    monkeypatch.setattr(routing, "_CUT_OFF_SECONDS", 0.0)
     async with following(api, tmp_path) as app:
         await until(app.is_ready, "the router to be ready")
         api.hook = fail
         await api.stop()
         await api.start()
-        await until(lambda: app.control.problem and "500" in app.control.problem, "the failure")
+        await until(lambda: app.routing.problem and "500" in app.routing.problem, "the failure")
         (engine,) = app.services.registry.endpoints("decode")
         engine.health.probed(well=False)
         assert app.is_ready()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+from tests.router.test_control import GOOD
 
 from eldr.contract import (
     METRIC_ACTIVE_EXPERTS,
@@ -21,7 +22,6 @@ from eldr_router.engines.exposition import Sums
 from eldr_router.placement.signature import read_signature
 from tests.fakes.engines import answer, dies_after, prefill, reset, slow
 from tests.router.conftest import signature, until
-from tests.router.test_control import GOOD
 from tests.router.test_explain import ask
 
 KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
@@ -234,7 +234,7 @@ async def test_settings_are_checked(start):
             with contextlib.suppress(AssertionError, httpx.HTTPError):
                 fields = {"model": "m", "decode": [], **POLICY, **wrong}
                 router.workers.write_text(str(fields))
-            await until(lambda m=message: m in (router.app.control.problem or ""), message)
+            await until(lambda m=message: m in (router.app.routing.problem or ""), message)
         await router.configure(**POLICY, max_load=1.25, prior=0)
         policy = router.app.services.table.policy
         assert (policy.max_load, policy.prior) == (1.25, 0)

@@ -30,7 +30,7 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.placement.locality import Locality
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE, read_signature
-from eldr_router.placement.table import Intent, make_table
+from eldr_router.placement.table import RoutingDocument, make_table
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 48, 128, 8, 512
 KINDS = 16
@@ -145,7 +145,9 @@ class Pool:
         if case.layers:
             self._placer.locality = Locality(most_layers=case.layers)
         centroids = None if case.learned else traffic.centroids(case.k)
-        self._table = make_table(Intent(policy=case.policy), epoch=1, active=None, centroids=centroids)
+        self._table = make_table(
+            RoutingDocument(policy=case.policy), epoch=1, active=None, centroids=centroids
+        )
         self._placer.locality.follow(centroids, wanted=case.policy == POLICY_MARGINAL)  # as the router does
         self._in_flight: deque[tuple[Occupancy, str, bool]] = deque()
         self._sent: set[str] = set()

@@ -55,7 +55,7 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
         "policy": table.policy_in_effect,
         "epoch": table.epoch,
         "fit": None if table.active is None else table.active.fit,
-        "tau": table.intent.tau,
+        "tau": table.document.tau,
         "max_in_flight": table.max_in_flight,
         "kv_expected": demand.size,
         "prior": None,
@@ -100,7 +100,7 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
             without = math.isnan(similarity)
             row["similarity"] = None if without else round(similarity, 6)
             if decision.scores is not None:
-                row["in_band"] = without or similarity >= best - table.intent.tau
+                row["in_band"] = without or similarity >= best - table.document.tau
         if outlook is not None:
             row["active_experts"] = round(outlook.active[at], 3)
             row["growth"] = round(outlook.growth[at], 3)

@@ -34,7 +34,7 @@ from eldr_router.net.inbound import ClientConnection
 from eldr_router.placement import exchange
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.table import SetRef
-from eldr_router.sources.control import Control
+from eldr_router.sources.routing import Routing
 from eldr_router.telemetry.metrics import CONTENT_TYPE
 from eldr_router.telemetry.request import Telemetry
 
@@ -49,7 +49,7 @@ class Admin:
     registry : Registry
     placer : Placer
     telemetry : Telemetry
-    control : Control
+    routing : Routing
     is_ready, is_draining : callable
         The process's state.
     token : callable
@@ -61,14 +61,14 @@ class Admin:
         registry: Registry,
         placer: Placer,
         telemetry: Telemetry,
-        control: Control,
+        routing: Routing,
         *,
         is_ready: Callable[[], bool],
         is_draining: Callable[[], bool],
         token: Callable[[], str],
     ) -> None:
         self._registry, self._placer, self._telemetry = registry, placer, telemetry
-        self._control = control
+        self._routing = routing
         self._is_ready = is_ready
         self._is_draining = is_draining
         self._token = token
@@ -91,7 +91,7 @@ class Admin:
         elif request.path == PATH_UNIONS:
             client.respond(200, [JSON], orjson.dumps(self._unions(request.query)))
         elif request.path == PATH_EXPLAIN:
-            answer = explain(self._registry, self._placer, self._control.table, request.body)
+            answer = explain(self._registry, self._placer, self._routing.table, request.body)
             client.respond(200, [JSON], orjson.dumps(answer))
         elif request.path == PATH_SIGLOG:
             client.run(self._siglog(request, client))
@@ -111,13 +111,13 @@ class Admin:
     def _unions(self, query: str) -> dict[str, Any]:
         of, since = exchange.read_question(query)
         locality = self._placer.locality
-        name = f"{self._telemetry.router}.{locality.edition}"
+        name = f"{self._telemetry.router}.{locality.generation}"
         return exchange.write_answer(name, locality.unions, since if of == name else 0, locality.profiles)
 
     def state(self) -> dict[str, Any]:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
-        registry, telemetry, control = self._registry, self._telemetry, self._control
-        now, table, locality = telemetry.clock(), control.table, self._placer.locality
+        registry, telemetry, routing = self._registry, self._telemetry, self._routing
+        now, table, locality = telemetry.clock(), routing.table, self._placer.locality
         prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
         return {
             "v": STATE_VERSION,
@@ -126,11 +126,11 @@ class Admin:
             "policy": table.policy_in_effect,
             "ready": self._is_ready(),
             "draining": self._is_draining(),
-            "problem": control.problem,
+            "problem": routing.problem,
             "active": _ref(table.active),
-            "staged": _ref(control.staged),
+            "staged": _ref(routing.staged),
             "refused": [
-                {"fit": ref.fit, "digest": ref.digest, "reason": reason} for ref, reason in control.refused
+                {"fit": ref.fit, "digest": ref.digest, "reason": reason} for ref, reason in routing.refused
             ],
             "samples": telemetry.joiner.samples,
             "prefill": [

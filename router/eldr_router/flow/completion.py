@@ -118,7 +118,7 @@ class Completion:
 
     def _is_short(self) -> bool:
         """Return whether the prompt is too short to split; each yes moves the estimate of its tokens towards the usual one."""
-        least, kv_room = self._table.intent.min_prefill_tokens, self._services.registry.kv_room
+        least, kv_room = self._table.document.min_prefill_tokens, self._services.registry.kv_room
         if least == 0 or kv_room.expected(len(self._request.body)) >= least:
             return False
         kv_room.doubt()

@@ -57,10 +57,10 @@ class Services:
 
     def _waiting_bounds(self) -> tuple[int, float]:
         """Return how many requests may wait for room, and how long: as the table says, else the options."""
-        intent, settings = self.table.intent, self.settings
+        document, settings = self.table.document, self.settings
         return (
-            settings.max_waiting if intent.max_waiting is None else intent.max_waiting,
-            settings.max_wait_seconds if intent.max_wait_seconds is None else intent.max_wait_seconds,
+            settings.max_waiting if document.max_waiting is None else document.max_waiting,
+            settings.max_wait_seconds if document.max_wait_seconds is None else document.max_wait_seconds,
         )
 
     def use(self, table: Table) -> None:

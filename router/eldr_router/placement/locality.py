@@ -21,13 +21,13 @@ from eldr_router.placement.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-_ODD = 20
+_FOREIGN = 20
 """Consecutive signatures of another shape after which engines serve another model."""
-_MOST_ODD = 1280
+_MOST_FOREIGN = 1280
 _MORE = 4
-"""Each change of the model multiplies that number, up to ``_MOST_ODD``: two models that alternate do not reset the state all the time."""
-_CALM = 1000
-"""Consecutive signatures of the known shape after which the number is ``_ODD`` again."""
+"""Each change of the model multiplies that number, up to ``_MOST_FOREIGN``: two models that alternate do not reset the state all the time."""
+_SETTLED = 1000
+"""Consecutive signatures of the known shape after which the number is ``_FOREIGN`` again."""
 
 
 class Locality:
@@ -67,12 +67,12 @@ class Locality:
         self._most_layers = most_layers
         self._centroids: CentroidSet | None = None
         self._wanted = False
-        self._odd = self._even = 0  # consecutive signatures of another shape, and of the known one
-        self._patience = _ODD
+        self._foreign = self._matching = 0  # consecutive signatures of another shape, and of the known one
+        self._patience = _FOREIGN
         self._begun = 0
 
     @property
-    def edition(self) -> str:
+    def generation(self) -> str:
         """The version of reports to other routers; a new one voids the old."""
         return f"{self._begun}.{0 if self.unions is None else self.unions.forgotten}"
 
@@ -102,23 +102,23 @@ class Locality:
         shape = self._shape(counts)
         known = self.unions
         if known is not None and known.shape == shape:
-            self._odd = 0
-            self._even += 1
-            if self._even >= _CALM:
-                self._patience = _ODD
+            self._foreign = 0
+            self._matching += 1
+            if self._matching >= _SETTLED:
+                self._patience = _FOREIGN
             return
-        self._even = 0
+        self._matching = 0
         if known is not None and known.shape[:3] != shape[:3]:
-            if self._odd < self._patience:
-                self._odd += 1
+            if self._foreign < self._patience:
+                self._foreign += 1
                 return
-            self._patience = min(_MOST_ODD, _MORE * self._patience)
+            self._patience = min(_MOST_FOREIGN, _MORE * self._patience)
         log.info(
             "placing by expected unions of %d layers x %d experts, of layers %s",
             shape.n_layers, shape.n_experts, ", ".join(map(str, shape.layers)),
         )  # fmt: skip
         # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
-        self.unions, self._odd = Unions(shape), 0
+        self.unions, self._foreign = Unions(shape), 0
         if self._centroids is None:
             self.profiles, self.tolls = Profiles(shape.cells), Tolls()
         self._begun += 1

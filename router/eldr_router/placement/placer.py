@@ -95,7 +95,7 @@ class Placer:
             self.locality.settle(decision)
             if decision.scores is not None:
                 self.locality.traffic.count(
-                    decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
+                    decision.scores, endpoint.spec.slot, table.document.tau, decision.situation.in_flight
                 )
         similarities = decision.situation.similarity
         # to a centroid: of a learned prior there is none

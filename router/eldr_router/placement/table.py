@@ -90,7 +90,7 @@ class PoolSettings(Struct, frozen=True):
             raise ValueError(f"domains: every name counts once, got {shown(names)}")
 
 
-class Intent(PoolSettings, frozen=True):
+class RoutingDocument(PoolSettings, frozen=True):
     """A routing document; see :data:`eldr.contract.ROUTING_VERSION`.
 
     ``slots`` are those that domains share: the first ones, so many, or these.
@@ -111,10 +111,10 @@ class Table:
     Attributes
     ----------
     epoch : int
-        Epoch of the centroids in effect; older than the intent's while its set is refused or still loading.
+        Epoch of the centroids in effect; older than the document's while its set is refused or still loading.
     """
 
-    intent: Intent
+    document: RoutingDocument
     epoch: int
     policy: Policy
     active: SetRef | None
@@ -123,7 +123,7 @@ class Table:
     @property
     def max_in_flight(self) -> int:
         """Limit per decode engine."""
-        return self.intent.max_in_flight
+        return self.document.max_in_flight
 
     @property
     def policy_in_effect(self) -> str:
@@ -133,32 +133,37 @@ class Table:
     @property
     def usable_seconds(self) -> float:
         """Age up to which a prefill result may be used: the lease less a margin."""
-        lease = self.intent.lease_seconds
+        lease = self.document.lease_seconds
         return lease - max(0.1 * lease, 1.0)
 
 
-def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: CentroidSet | None) -> Table:
-    """Return a table with the intent's settings and the given set."""
+def make_table(
+    document: RoutingDocument, *, epoch: int, active: SetRef | None, centroids: CentroidSet | None
+) -> Table:
+    """Return a table with the document's settings and the given set."""
     policy = make_policy(
-        intent.policy,
-        tau=intent.tau,
-        min_candidates=intent.min_candidates,
-        max_load=math.inf if intent.max_load is None else intent.max_load,
-        prior=intent.prior,
-        groups=groups(intent),
+        document.policy,
+        tau=document.tau,
+        min_candidates=document.min_candidates,
+        max_load=math.inf if document.max_load is None else document.max_load,
+        prior=document.prior,
+        groups=groups(document),
     )
-    return Table(intent, epoch, policy, active, centroids)
+    return Table(document, epoch, policy, active, centroids)
 
 
-def groups(intent: Intent) -> dict[str, frozenset[int]]:
+def groups(document: RoutingDocument) -> dict[str, frozenset[int]]:
     """Return the slots of each domain: the first ones for the largest share."""
-    slots = range(intent.slots) if isinstance(intent.slots, int) else intent.slots
-    names, shares = [domain.name for domain in intent.domains], [domain.share for domain in intent.domains]
+    slots = range(document.slots) if isinstance(document.slots, int) else document.slots
+    names, shares = (
+        [domain.name for domain in document.domains],
+        [domain.share for domain in document.domains],
+    )
     places = groups_by_share(names, shares, len(slots))
     return {name: frozenset(slots[place] for place in some) for name, some in places.items()}
 
 
-EMPTY = make_table(Intent(), epoch=0, active=None, centroids=None)
+EMPTY = make_table(RoutingDocument(), epoch=0, active=None, centroids=None)
 
 
 def read(fields: object, kind: type[Read]) -> Read:
@@ -178,11 +183,11 @@ def read(fields: object, kind: type[Read]) -> Read:
     raise RoutingError(f"{where}: {wanted[0].lower()}{wanted[1:]:.200}, got {shown(value)}")
 
 
-def parse(fields: object) -> Intent:
+def parse(fields: object) -> RoutingDocument:
     """Read a routing document; RoutingError as of :func:`read`."""
     version = read(fields, dict[str, Any]).get("version")
     if version != ROUTING_VERSION or isinstance(version, bool):
         raise RoutingError(
             f"version: this router reads {ROUTING_VERSION}, got {shown(version)}; upgrade the router first"
         )
-    return read(fields, Intent)
+    return read(fields, RoutingDocument)

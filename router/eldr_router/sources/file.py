@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from eldr import centroids
 from eldr.contract import POLICY_DOMAIN, PORT_ENGINE, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.engines.spec import EndpointSpec
-from eldr_router.placement.table import Intent, PoolSettings, RoutingError, SetRef, read
+from eldr_router.placement.table import PoolSettings, RoutingDocument, RoutingError, SetRef, read
 from eldr_router.settings import SettingsError, parse_url
-from eldr_router.sources.control import Control, MissingError
+from eldr_router.sources.routing import MissingError, Routing
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Workers(PoolSettings, frozen=True, forbid_unknown_fields=True):
     decode: tuple[Worker, ...] | None = None
 
 
-def parse_workers(text: str) -> tuple[Intent, list[EndpointSpec], list[EndpointSpec]]:
+def parse_workers(text: str) -> tuple[RoutingDocument, list[EndpointSpec], list[EndpointSpec]]:
     """Return settings, prefill and decode engines of a worker file.
 
     RoutingError names the field, the value and what is expected.
@@ -63,8 +63,8 @@ def parse_workers(text: str) -> tuple[Intent, list[EndpointSpec], list[EndpointS
         raise RoutingError(
             f"domains: {len(workers.domains)} of them cannot share {len(slots)} decode engines with a slot; every domain needs one"
         )
-    intent = msgspec.convert(workers, Intent, from_attributes=True)
-    return replace(intent, slots=slots), _endpoints(ROLE_PREFILL, workers.prefill or ()), decode
+    document = msgspec.convert(workers, RoutingDocument, from_attributes=True)
+    return replace(document, slots=slots), _endpoints(ROLE_PREFILL, workers.prefill or ()), decode
 
 
 def _endpoints(role: str, workers: tuple[Worker, ...]) -> list[EndpointSpec]:
@@ -85,12 +85,12 @@ def _endpoints(role: str, workers: tuple[Worker, ...]) -> list[EndpointSpec]:
 class FileSource:
     """Watches the worker file and the centroid file by their stat."""
 
-    def __init__(self, workers: Path, centroid_file: Path | None, control: Control) -> None:
+    def __init__(self, workers: Path, centroid_file: Path | None, routing: Routing) -> None:
         self._workers = workers
         self._centroids = centroid_file
-        self._control = control
+        self._routing = routing
         self._stamps: tuple[Stamp, Stamp] | None = None
-        self._intent: Intent | None = None
+        self._document: RoutingDocument | None = None
         self._active: SetRef | None = None
         self._epoch = 0
 
@@ -109,9 +109,9 @@ class FileSource:
         problems: list[str] = []
         try:
             text = await asyncio.to_thread(self._workers.read_text)
-            self._intent, prefill, decode = parse_workers(text)
-            self._control.set_endpoints(ROLE_PREFILL, prefill)
-            self._control.set_endpoints(ROLE_DECODE, decode)
+            self._document, prefill, decode = parse_workers(text)
+            self._routing.set_endpoints(ROLE_PREFILL, prefill)
+            self._routing.set_endpoints(ROLE_DECODE, decode)
         except (OSError, UnicodeDecodeError, RoutingError) as error:
             problems.append(f"worker file {self._workers}: {error}")
         if self._centroids is not None and stamps[1] is not None:
@@ -121,10 +121,10 @@ class FileSource:
                 problems.append(f"centroid file {self._centroids}: {error}")
         elif self._active is not None:
             problems.append(f"centroid file {self._centroids}: it is gone; its centroids stay in effect")
-        self._control.set_problem("; ".join(problems) or None)
-        if self._intent is not None:
-            intent = replace(self._intent, epoch=self._epoch, active=self._active)
-            self._control.set_intent(intent, self._fetch)
+        self._routing.set_problem("; ".join(problems) or None)
+        if self._document is not None:
+            document = replace(self._document, epoch=self._epoch, active=self._active)
+            self._routing.set_document(document, self._fetch)
 
     def _point_at(self, data: bytes, name: str) -> None:
         digest = centroids.digest(data)
@@ -132,7 +132,7 @@ class FileSource:
             return
         try:
             k = centroids.load(data).k
-        except Exception:  # noqa: BLE001 - whatever it is: the control meets it again, and refuses with the reason
+        except Exception:  # noqa: BLE001 - whatever it is: the routing meets it again, and refuses with the reason
             k = 0
         self._active = SetRef(name, digest, k)
         self._epoch += 1

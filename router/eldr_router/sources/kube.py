@@ -28,20 +28,20 @@ from eldr.contract import (
 )
 from eldr_router.placement.table import RoutingError, SetRef, parse
 from eldr_router.sources.api import Api, ApiError, Object
-from eldr_router.sources.control import Control, MissingError
 from eldr_router.sources.follow import Follower, Watch
 from eldr_router.sources.pods import engines, peers, secure
+from eldr_router.sources.routing import MissingError, Routing
 
 
 class KubeSource:
     """Follows one EldrDeployment."""
 
-    def __init__(self, client: ApiClient, namespace: str, deployment: str, control: Control) -> None:
+    def __init__(self, client: ApiClient, namespace: str, deployment: str, routing: Routing) -> None:
         self._api = Api(client)
-        self._control = control
+        self._routing = routing
         self._base = f"/api/v1/namespaces/{namespace}"
         self._selector = {"labelSelector": f"{LABEL_DEPLOYMENT}={deployment}"}
-        self._routing = routing_name(deployment)
+        self._config_map = routing_name(deployment)
         self._name = server_name(deployment, namespace)
         self._own_ip = os.environ.get(ENV_POD_IP, "")
         self._pods: dict[str, Object] = {}
@@ -50,7 +50,7 @@ class KubeSource:
     async def run(self) -> None:
         """Follow for ever."""
         pods, maps = f"{self._base}/pods", f"{self._base}/configmaps"
-        one = {"fieldSelector": f"metadata.name={self._routing}"}
+        one = {"fieldSelector": f"metadata.name={self._config_map}"}
         async with asyncio.TaskGroup() as group:
             for name, listing, watch, take in (
                 ("pods", self._list_pods, self._watch(pods, self._selector), self._take_pod),
@@ -67,7 +67,7 @@ class KubeSource:
             self._problems.pop(name, None)
         else:
             self._problems[name] = problem
-        self._control.set_problem("; ".join(self._problems.values()) or None, is_refused=is_refused)
+        self._routing.set_problem("; ".join(self._problems.values()) or None, is_refused=is_refused)
 
     async def _list_pods(self) -> str:
         listing = await self._api.get(f"{self._base}/pods", self._selector)
@@ -85,33 +85,33 @@ class KubeSource:
 
     def _publish(self) -> None:
         specs = engines(self._pods.values())
-        self._control.set_endpoints(ROLE_PREFILL, [spec for spec in specs if spec.role == ROLE_PREFILL])
-        self._control.set_endpoints(ROLE_DECODE, [spec for spec in specs if spec.role == ROLE_DECODE])
+        self._routing.set_endpoints(ROLE_PREFILL, [spec for spec in specs if spec.role == ROLE_PREFILL])
+        self._routing.set_endpoints(ROLE_DECODE, [spec for spec in specs if spec.role == ROLE_DECODE])
         pods = self._pods.values()
-        self._control.set_peers(peers(pods, self._own_ip), secure(pods, self._name))
+        self._routing.set_peers(peers(pods, self._own_ip), secure(pods, self._name))
 
     async def _get_routing(self) -> str:
-        config_map = await self._api.get(f"{self._base}/configmaps/{self._routing}")
+        config_map = await self._api.get(f"{self._base}/configmaps/{self._config_map}")
         self._read_routing(config_map)
         return str(config_map["metadata"]["resourceVersion"])
 
     def _take_routing(self, event: Object) -> None:
         if event["type"] == "DELETED":
-            self._problem("table", f"ConfigMap {self._routing} is gone; its last contents stay in effect")
+            self._problem("table", f"ConfigMap {self._config_map} is gone; its last contents stay in effect")
         else:
             self._read_routing(event["object"])
 
     def _read_routing(self, config_map: Object) -> None:
         try:
-            intent = parse(orjson.loads((config_map.get("data") or {}).get(ROUTING_KEY, "")))
+            document = parse(orjson.loads((config_map.get("data") or {}).get(ROUTING_KEY, "")))
         except (RoutingError, orjson.JSONDecodeError) as error:
             self._problem(
                 "table",
-                f"ConfigMap {self._routing}, {ROUTING_KEY}: {error}; the last good one stays in effect",
+                f"ConfigMap {self._config_map}, {ROUTING_KEY}: {error}; the last good one stays in effect",
             )
             return
         self._problem("table", None)
-        self._control.set_intent(intent, self._fetch)
+        self._routing.set_document(document, self._fetch)
 
     async def _fetch(self, ref: SetRef) -> bytes:
         shards: list[bytes] = []

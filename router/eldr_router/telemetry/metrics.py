@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.engines.registry import Registry
 from eldr_router.placement.placer import Placement
-from eldr_router.telemetry.tally import Count, Spread
+from eldr_router.telemetry.counters import Counter, Histogram
 
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SIMILARITY = tuple(i / 20 for i in range(21))
@@ -69,33 +69,33 @@ class Metrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_InFlight(registry))
-        self._counts: list[Count] = []
-        self.requests = self._count("requests", "Requests by outcome.", "outcome")
-        self.unauthorized = self._count("unauthorized", "Requests without a known API key.")
-        self.rejected = self._count("rejected", "Requests without room on a decode engine.", "reason")
-        self.placements = self._count(
+        self._counts: list[Counter] = []
+        self.requests = self._counter("requests", "Requests by outcome.", "outcome")
+        self.unauthorized = self._counter("unauthorized", "Requests without a known API key.")
+        self.rejected = self._counter("rejected", "Requests without room on a decode engine.", "reason")
+        self.placements = self._counter(
             "placements", "Decode placements by policy and why.", "policy", "reason"
         )
-        self.prefill_placements = self._count(
+        self.prefill_placements = self._counter(
             "prefill_placements", "Prefills by what chose the engine.", "reason"
         )
-        self.signatures = self._count(
+        self.signatures = self._counter(
             "signatures", "Prefill answers by the quality of their expert counts.", "quality"
         )
-        self.placed = self._count("placed", "Requests placed on each decode engine.", "endpoint")
-        self.retries = self._count("retries", "Attempts given up, by leg and cause.", "leg", "cause")
-        self.unsplit = self._count("whole", "Requests sent whole to a decode engine, by reason.", "reason")
-        self.expired = self._count(
+        self.placed = self._counter("placed", "Requests placed on each decode engine.", "endpoint")
+        self.retries = self._counter("retries", "Attempts given up, by leg and cause.", "leg", "cause")
+        self.unsplit = self._counter("whole", "Requests sent whole to a decode engine, by reason.", "reason")
+        self.expired = self._counter(
             "expired_results", "Prefill results discarded because their lease ran out."
         )
-        self.freed_results = self._count(
+        self.freed_results = self._counter(
             "freed_results", "Unused prefill results, freed before their lease ended."
         )
-        self.broken_streams = self._count("broken_streams", "Responses that broke after their first byte.")
-        self.lost_activations = self._count(
+        self.broken_streams = self._counter("broken_streams", "Responses that broke after their first byte.")
+        self.lost_activations = self._counter(
             "lost_activations", "Activation records that engines overwrote before they were read."
         )
-        self.log_records = self._count("log_records", "Signature log records written.", "decode")
+        self.log_records = self._counter("log_records", "Signature log records written.", "decode")
         self.epoch = self._gauge("epoch", "Epoch of the centroids in effect.")
         self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")
         unreachable = self._gauge("unreachable_peers", "Other routers that do not answer.")
@@ -103,19 +103,21 @@ class Metrics:
         self.ready = self._gauge("ready", "1 once /ready answers 200.")
         self.body_bytes = self._gauge("body_bytes", "Memory that bodies of requests and answers hold.")
         self.waiting = self._gauge("waiting", "Requests that wait for room on a decode engine.")
-        self.wait = self._spread("wait_seconds", "How long requests waited for room.", _LATENCY)
-        self.band = self._spread("band_size", "Decode engines in the band.", _BAND)
-        self.similarity = self._spread("similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY)
-        self.prefill = self._spread("prefill_seconds", "Arrival to prefill answer.", _LATENCY)
-        self.first_byte = self._spread("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
-        self.total = self._spread("request_seconds", "Arrival to the end of the response.", _LATENCY)
+        self.wait = self._histogram("wait_seconds", "How long requests waited for room.", _LATENCY)
+        self.band = self._histogram("band_size", "Decode engines in the band.", _BAND)
+        self.similarity = self._histogram(
+            "similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY
+        )
+        self.prefill = self._histogram("prefill_seconds", "Arrival to prefill answer.", _LATENCY)
+        self.first_byte = self._histogram("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
+        self.total = self._histogram("request_seconds", "Arrival to the end of the response.", _LATENCY)
 
     def add(self, collector: Collector) -> None:
         """Add what reads its figures when it is scraped."""
         self._registry.register(collector)
 
-    def _count(self, name: str, text: str, *labels: str) -> Count:
-        count = Count(f"eldr_router_{name}", text, labels)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        count = Counter(f"eldr_router_{name}", text, labels)
         self._registry.register(count)
         self._counts.append(count)
         return count
@@ -123,19 +125,19 @@ class Metrics:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"eldr_router_{name}", text, registry=self._registry)
 
-    def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> Spread:
-        spread = Spread(f"eldr_router_{name}", text, bounds)
-        self._registry.register(spread)
-        return spread
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(f"eldr_router_{name}", text, bounds)
+        self._registry.register(histogram)
+        return histogram
 
     def gave_up(self, leg: str, cause: str) -> None:
-        """Count an attempt given up."""
+        """Counter an attempt given up."""
         self.retries(leg, cause)
         if cause == "expired":
             self.expired()
 
     def place(self, placement: Placement) -> None:
-        """Count a placement whose engine began to answer."""
+        """Counter a placement whose engine began to answer."""
         self.placements(placement.policy, placement.reason)
         self.placed(placement.endpoint.name)
         self.band(placement.candidates)

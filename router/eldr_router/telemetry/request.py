@@ -231,17 +231,17 @@ class RequestTelemetry:
         self._telemetry.journal.write(self.outcome, self.status, failures, fields, self.message)
 
     def _observe(self, broken: Collection[Endpoint], seconds: float) -> None:
-        placement, counts, intent = self.placement, self.signature.counts, self._table.intent
+        placement, counts, document = self.placement, self.signature.counts, self._table.document
         if placement is None or counts is None or not headers.is_logged(self._request):
             return
         if placement.endpoint in broken:
             return  # it may keep a record of the attempt that failed as well, and both have this request's id
-        if not is_sampled(self._base, intent.sample_rate):
+        if not is_sampled(self._base, document.sample_rate):
             return
         self._telemetry.joiner.observe(
             Observation(
                 request_id=self._base,
-                model=intent.model,
+                model=document.model,
                 counts=counts,
                 placement=placement,
                 prefill_seconds=self._prefill_seconds,

@@ -18,7 +18,7 @@ from eldr_router.flow.queue import Queue
 from eldr_router.http.errors import RouterError
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE
-from eldr_router.placement.table import Intent, make_table
+from eldr_router.placement.table import RoutingDocument, make_table
 from eldr_router.telemetry.metrics import Metrics
 from tests.unit.router.test_queue import Loop
 
@@ -77,7 +77,7 @@ class Router:
 
     def take(self, limit: int) -> None:
         self.table = make_table(
-            Intent(policy="JSQ", max_in_flight=limit), epoch=1, active=None, centroids=None
+            RoutingDocument(policy="JSQ", max_in_flight=limit), epoch=1, active=None, centroids=None
         )
         self.queue.wake()
 

@@ -16,7 +16,7 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE, WHOLE, Signature, read_signature
-from eldr_router.placement.table import EMPTY, Intent, make_table
+from eldr_router.placement.table import EMPTY, RoutingDocument, make_table
 
 
 class Clock:
@@ -247,8 +247,8 @@ def placer(specs):
 
 def table(centers=None, **fields):
     centroids = None if centers is None else centroid_set(centers)
-    intent = Intent(**{"policy": POLICY_ELDR, **fields})
-    return make_table(intent, epoch=1, active=None, centroids=centroids)
+    document = RoutingDocument(**{"policy": POLICY_ELDR, **fields})
+    return make_table(document, epoch=1, active=None, centroids=centroids)
 
 
 EYE = np.eye(4)

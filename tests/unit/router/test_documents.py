@@ -10,7 +10,7 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.framing import LengthBody
 from eldr_router.http.head import ResponseHead
 from eldr_router.placement.table import (
-    Intent,
+    RoutingDocument,
     RoutingError,
     SetRef,
     Shard,
@@ -41,8 +41,8 @@ DOCUMENT = {
 
 
 def test_a_routing_document():
-    intent = parse(DOCUMENT)
-    assert intent == Intent(
+    document = parse(DOCUMENT)
+    assert document == RoutingDocument(
         model="m",
         epoch=3,
         policy="ELDR",
@@ -56,7 +56,7 @@ def test_a_routing_document():
         active=SetRef("f", "sha256:0", 4, (Shard("s", "00"),)),
         staged=None,
     )
-    table = make_table(intent, epoch=0, active=None, centroids=None)
+    table = make_table(document, epoch=0, active=None, centroids=None)
     assert table.policy_in_effect == "JSQ", "ELDR without centroids"
 
 
@@ -112,7 +112,7 @@ def test_domains_share_the_slots_of_a_worker_file():
 
 
 def test_a_worker_file():
-    intent, prefill, decode = parse_workers(
+    document, prefill, decode = parse_workers(
         """
         model: m
         tau: 0.3
@@ -122,7 +122,7 @@ def test_a_worker_file():
           - {name: b, url: "http://h:1/", slot: 7, kv: new}
         """
     )
-    assert (intent.model, intent.tau, intent.max_in_flight) == ("m", 0.3, 256)
+    assert (document.model, document.tau, document.max_in_flight) == ("m", 0.3, 256)
     assert prefill == [EndpointSpec("prefill", "p", "10.0.0.1", 8100, -1)]
     assert decode == [
         EndpointSpec("decode", "a", "h", contract.PORT_ENGINE, 0),

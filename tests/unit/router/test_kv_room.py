@@ -28,9 +28,9 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE
-from eldr_router.placement.table import Intent, make_table
+from eldr_router.placement.table import RoutingDocument, make_table
 
-JSQ = make_table(Intent(policy="JSQ"), epoch=1, active=None, centroids=None)
+JSQ = make_table(RoutingDocument(policy="JSQ"), epoch=1, active=None, centroids=None)
 SMALL = KvCache(10_000, 10_000)
 
 

@@ -16,10 +16,10 @@ from eldr_router.placement.exchange import read_answer, write_answer
 from eldr_router.placement.peer_unions import PeerUnions
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE, Signature
-from eldr_router.placement.table import Intent, make_table
+from eldr_router.placement.table import RoutingDocument, make_table
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 2, 16, 2, 200
-TABLE = make_table(Intent(policy=POLICY_MARGINAL), epoch=0, active=None, centroids=None)
+TABLE = make_table(RoutingDocument(policy=POLICY_MARGINAL), epoch=0, active=None, centroids=None)
 THERE = ("10.0.0.2", 9100)
 
 
@@ -156,7 +156,7 @@ def test_fitted_centroids_are_the_prior_where_there_are_some():
     router.locality.follow(fitted, wanted=True)
     assert router.locality.profiles is None
     assert router.locality.tolls._tolls == {}
-    table = make_table(Intent(policy=POLICY_MARGINAL), epoch=1, active=None, centroids=fitted)
+    table = make_table(RoutingDocument(policy=POLICY_MARGINAL), epoch=1, active=None, centroids=fitted)
     for kind in (0, 1, 1, 0):
         placement = router.placer.place(table, request(rng, kind))
         placement.occupancy.release()

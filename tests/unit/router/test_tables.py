@@ -129,10 +129,10 @@ def test_a_row_that_was_forgotten_before_it_was_told_goes_too(locality):
     tables, there = PeerUnions(locality), Locality()
     there.unions = Unions(SHAPE)
     stay = there.unions.join("d0", there.unions.request(KIND_A, 500))
-    exchange(tables, there.unions, 0.0, of=there.edition)
+    exchange(tables, there.unions, 0.0, of=there.generation)
     stay.leave()
     there.retain(["d1"])
-    exchange(tables, there.unions, 1.0, of=there.edition)
+    exchange(tables, there.unions, 1.0, of=there.generation)
     assert active(locality) == 0.0
 
 
@@ -158,7 +158,7 @@ def test_a_router_that_began_anew_tells_everything_again(locality):
         there.notice(Signature(ExpertCounts(KIND_A, 2, 500, exact=True)))
         if not now:
             there.unions.join("d0", there.unions.request(KIND_A, 500))
-        exchange(tables, there.unions, now, of=there.edition)
+        exchange(tables, there.unions, now, of=there.generation)
     assert active(locality) == 0.0
 
 

@@ -11,9 +11,9 @@ from eldr import centroids, contract
 from eldr.centroids import CentroidSet
 from eldr.clients import UNBOUNDED
 from eldr_router.app import App
-from eldr_router.placement.table import Intent, SetRef
+from eldr_router.placement.table import RoutingDocument, SetRef
 from eldr_router.settings import Settings
-from eldr_router.sources.control import Control, MissingError
+from eldr_router.sources.routing import MissingError, Routing
 from tests.fakes.engines import slow
 from tests.router.conftest import signature, until
 from tests.support.files import put
@@ -58,51 +58,55 @@ class Store:
 
 
 @pytest.fixture
-async def control(tmp_path):
+async def routing(tmp_path):
     app = App(Settings(workers=tmp_path / "none"))
-    task = asyncio.ensure_future(app.control.run())
-    app.control.set_endpoints("decode", [])
-    yield app.control
+    task = asyncio.ensure_future(app.routing.run())
+    app.routing.set_endpoints("decode", [])
+    yield app.routing
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await app.stop()
 
 
-async def test_a_change_of_policy_leaves_a_line_in_the_log(control: Control, caplog):
+async def test_a_change_of_policy_leaves_a_line_in_the_log(routing: Routing, caplog):
     def lines():
         return [record.getMessage() for record in caplog.records if "places by" in record.getMessage()]
 
     caplog.set_level("INFO")
     for policy in ("MarginalUnion", "JSQ", "JSQ", "RoundRobin"):
-        control.set_intent(Intent(policy=policy), None)
-        await until(lambda policy=policy: control.table.intent.policy == policy, policy)
+        routing.set_document(RoutingDocument(policy=policy), None)
+        await until(lambda policy=policy: routing.table.document.policy == policy, policy)
     assert lines() == ["places by JSQ, before by MarginalUnion", "places by RoundRobin, before by JSQ"]
 
 
-async def test_two_phases(control: Control):
+async def test_two_phases(routing: Routing):
     store = Store()
     first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))
     store.data = {"a": first, "b": second}
-    control.set_intent(Intent(policy="ELDR", model="m", epoch=1, active=ref(first, "a")), store.fetch)
-    await until(lambda: control.table.epoch == 1, "the first set to be active")
-    assert control.table.active.fit == "a"
-    before = control.table
-    control.set_intent(
-        Intent(policy="ELDR", model="m", epoch=1, tau=0.5, active=ref(first, "a"), staged=ref(second, "b")),
+    routing.set_document(
+        RoutingDocument(policy="ELDR", model="m", epoch=1, active=ref(first, "a")), store.fetch
+    )
+    await until(lambda: routing.table.epoch == 1, "the first set to be active")
+    assert routing.table.active.fit == "a"
+    before = routing.table
+    routing.set_document(
+        RoutingDocument(
+            policy="ELDR", model="m", epoch=1, tau=0.5, active=ref(first, "a"), staged=ref(second, "b")
+        ),
         store.fetch,
     )
-    await until(lambda: control.staged, "the staged set to be loaded")
-    assert control.staged.fit == "b"
-    assert control.table.centroids is before.centroids, "staging changes nothing"
-    assert control.table.policy.tau == 0.5, "settings do not wait for sets"
-    control.set_intent(Intent(model="m", epoch=2, active=ref(second, "b")), store.fetch)
-    await until(lambda: control.table.epoch == 2, "the switch")
-    assert control.table.active.fit == "b"
+    await until(lambda: routing.staged, "the staged set to be loaded")
+    assert routing.staged.fit == "b"
+    assert routing.table.centroids is before.centroids, "staging changes nothing"
+    assert routing.table.policy.tau == 0.5, "settings do not wait for sets"
+    routing.set_document(RoutingDocument(model="m", epoch=2, active=ref(second, "b")), store.fetch)
+    await until(lambda: routing.table.epoch == 2, "the switch")
+    assert routing.table.active.fit == "b"
     assert store.asked == ["a", "b"], "an activation loads nothing again"
     assert before.active.fit == "a", "a request under way keeps its table"
-    control.set_intent(Intent(policy="ELDR", model="m", epoch=3), store.fetch)
-    await until(lambda: control.table.epoch == 3, "no centroids")
-    assert control.table.policy_in_effect == "JSQ"
+    routing.set_document(RoutingDocument(policy="ELDR", model="m", epoch=3), store.fetch)
+    await until(lambda: routing.table.epoch == 3, "no centroids")
+    assert routing.table.policy_in_effect == "JSQ"
 
 
 def damaged(data: bytes) -> bytes:
@@ -134,50 +138,52 @@ def newer(data: bytes) -> bytes:
         (b"nonsense", ref(b"nonsense", "x"), "not a centroid file"),
     ],
 )
-async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, data, wanted, reason):
+async def test_a_bad_set_is_refused_and_the_old_one_serves_on(routing: Routing, data, wanted, reason):
     store = Store()
     old = centroids.dump(make_set(seed=9))
     store.data = {"old": old, "x": data}
-    control.set_intent(Intent(model="m", epoch=4, active=ref(old, "old")), store.fetch)
-    await until(lambda: control.table.epoch == 4, "the old set")
-    control.set_intent(Intent(model="m", epoch=4, active=ref(old, "old"), staged=wanted), store.fetch)
-    await until(lambda: control.refused, "the refusal")
-    ((refused, why),) = control.refused
+    routing.set_document(RoutingDocument(model="m", epoch=4, active=ref(old, "old")), store.fetch)
+    await until(lambda: routing.table.epoch == 4, "the old set")
+    routing.set_document(
+        RoutingDocument(model="m", epoch=4, active=ref(old, "old"), staged=wanted), store.fetch
+    )
+    await until(lambda: routing.refused, "the refusal")
+    ((refused, why),) = routing.refused
     assert refused == wanted
     assert reason in why
-    assert control.staged is None
-    control.set_intent(Intent(model="m", epoch=5, active=wanted), store.fetch)
-    await until(lambda: control.table.intent.epoch == 5, "the settings of the new epoch")
-    assert (control.table.epoch, control.table.active.fit) == (4, "old")
-    assert control.settled, "a refused set must not hold the router back"
-    control.set_intent(Intent(model="m", epoch=6, active=ref(old, "old")), store.fetch)
-    await until(lambda: not control.refused, "the refusal to be forgotten")
+    assert routing.staged is None
+    routing.set_document(RoutingDocument(model="m", epoch=5, active=wanted), store.fetch)
+    await until(lambda: routing.table.document.epoch == 5, "the settings of the new epoch")
+    assert (routing.table.epoch, routing.table.active.fit) == (4, "old")
+    assert routing.settled, "a refused set must not hold the router back"
+    routing.set_document(RoutingDocument(model="m", epoch=6, active=ref(old, "old")), store.fetch)
+    await until(lambda: not routing.refused, "the refusal to be forgotten")
 
 
-async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(control: Control, monkeypatch):
-    from eldr_router.sources import control as module
+async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(routing: Routing, monkeypatch):
+    from eldr_router.sources import routing as module
 
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.02)
     store = Store()
-    control.set_intent(Intent(model="m", epoch=1, active=ref(GOOD, "late")), store.fetch)
+    routing.set_document(RoutingDocument(model="m", epoch=1, active=ref(GOOD, "late")), store.fetch)
     await until(lambda: len(store.asked) > 2, "several tries")
-    assert not control.refused, "a fresh Role takes a moment"
-    assert not control.settled
+    assert not routing.refused, "a fresh Role takes a moment"
+    assert not routing.settled
     monkeypatch.setattr(module, "_MISSING_SECONDS", 0.0)
-    assert "404" in control.refused[0][1]
-    assert control.settled
+    assert "404" in routing.refused[0][1]
+    assert routing.settled
     store.data["late"] = GOOD
-    await until(lambda: control.table.epoch == 1, "the set to be loaded at last")
-    assert not control.refused
+    await until(lambda: routing.table.epoch == 1, "the set to be loaded at last")
+    assert not routing.refused
 
 
 async def test_ready_only_with_a_table_in_effect(tmp_path):
     app = App(Settings(workers=tmp_path / "none"))
     try:
-        app.control.set_endpoints("decode", [])
-        app.control.set_intent(Intent(model="m"), Store().fetch)
+        app.routing.set_endpoints("decode", [])
+        app.routing.set_document(RoutingDocument(model="m"), Store().fetch)
         assert not app.is_ready(), "the limits of the table are not in effect yet"
-        app.control._reconcile()
+        app.routing._reconcile()
         assert app.is_ready()
     finally:
         await app.stop()
@@ -188,8 +194,8 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
     app = App(Settings(workers=tmp_path / "none", ready_seconds=2.0))
     try:
         assert not app.is_ready()
-        app.control.set_endpoints("decode", [])
-        app.control.set_intent(Intent(model="m", active=ref(GOOD, "a")), Store().fetch)
+        app.routing.set_endpoints("decode", [])
+        app.routing.set_document(RoutingDocument(model="m", active=ref(GOOD, "a")), Store().fetch)
         assert not app.is_ready(), "the set is neither loaded nor refused"
         await until(lambda: app._loop.time() - app._started > 2.0, "time to be up")
         assert app.is_ready()
@@ -211,7 +217,7 @@ async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_pa
             assert (await router.post()).headers["x-eldr-decode"] == name
         assert router.counter("placements", policy="ELDR", reason="similarity") == 6
         put(file, GOOD[:-5])
-        await until(lambda: router.app.control.refused, "the broken file to be refused")
+        await until(lambda: router.app.routing.refused, "the broken file to be refused")
         assert (await router.state())["epoch"] == 1
         put(file, centroids.dump(make_set(seed=5)))
         await until(lambda: router.app.services.table.epoch == 3, "the new set")
@@ -248,7 +254,7 @@ async def test_whatever_goes_wrong_with_a_file_is_a_refusal_and_the_next_file_is
     monkeypatch.setattr(centroids, "load", lambda data: fail(error) if data == bad else load(data))
     file.write_bytes(bad)
     async with start("p0", "d0", "d1", settings={"centroids": file}, policy="ELDR") as router:
-        await until(lambda: router.app.control.refused, "the refusal")
+        await until(lambda: router.app.routing.refused, "the refusal")
         (refused,) = (await router.state())["refused"]
         assert type(error).__name__ in refused["reason"]
         assert str(error) in refused["reason"]

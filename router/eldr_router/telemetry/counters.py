@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 
-class Count(Collector):
+class Counter(Collector):
     """A counter with labels; calling it counts one.
 
     Parameters
@@ -28,11 +28,11 @@ class Count(Collector):
         self._values: defaultdict[tuple[str, ...], float] = defaultdict(float, {} if labels else {(): 0.0})
 
     def __call__(self, *labels: str) -> None:
-        """Count one."""
+        """Counter one."""
         self._values[labels] += 1.0
 
     def add(self, amount: float, *labels: str) -> None:
-        """Count several."""
+        """Counter several."""
         self._values[labels] += amount
 
     def forget(self, *labels: str) -> None:
@@ -56,7 +56,7 @@ class Count(Collector):
         yield family
 
 
-class Spread(Collector):
+class Histogram(Collector):
     """A histogram without labels; calling it takes one observation.
 
     Parameters

@@ -30,7 +30,7 @@ _PATIENCE = 5.0
 _MOST_BYTES = 16 << 20
 
 
-class Steps:
+class EngineMetricsPoller:
     """Reads the metrics of decode engines, one after the other."""
 
     def __init__(self, registry: Registry, pool: Pool, locality: Locality) -> None:

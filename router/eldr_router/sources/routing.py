@@ -20,7 +20,7 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.net.pool import Pool
 from eldr_router.placement.affinity import PrefixAffinity
 from eldr_router.placement.locality import Locality
-from eldr_router.placement.table import EMPTY, Intent, SetRef, Table, make_table
+from eldr_router.placement.table import EMPTY, RoutingDocument, SetRef, Table, make_table
 from eldr_router.sources.backoff import Backoff
 from eldr_router.telemetry.metrics import Metrics
 
@@ -48,7 +48,7 @@ class _Refusal:
     since: float | None = None
 
 
-class Control:
+class Routing:
     """The side of the router that sources talk to.
 
     Parameters
@@ -88,7 +88,7 @@ class Control:
         self._clock, self._use = clock, use
         self.table = EMPTY
         self._wake = asyncio.Event()
-        self._intent: Intent | None = None
+        self._document: RoutingDocument | None = None
         self._fetch: Fetch | None = None
         self._loaded: dict[str, CentroidSet] = {}
         self._refused: dict[str, _Refusal] = {}
@@ -117,9 +117,9 @@ class Control:
         self._pool.names = names or {}
         self._registry.set_peers(addresses)
 
-    def set_intent(self, intent: Intent, fetch: Fetch) -> None:
+    def set_document(self, document: RoutingDocument, fetch: Fetch) -> None:
         """Take a routing document, and how its sets are fetched."""
-        self._intent, self._fetch = intent, fetch
+        self._document, self._fetch = document, fetch
         self._wake.set()
 
     def set_problem(self, problem: str | None, *, is_refused: bool = False) -> None:
@@ -149,15 +149,15 @@ class Control:
     @property
     def settled(self) -> bool:
         """Whether engines are known, and a table with its set, or why not."""
-        if self._intent is None or not self._roles or self.table is EMPTY:
+        if self._document is None or not self._roles or self.table is EMPTY:
             return False
-        active = self._intent.active
+        active = self._document.active
         return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)
 
     @property
     def staged(self) -> SetRef | None:
         """The staged set, once it is loaded."""
-        staged = self._intent.staged if self._intent else None
+        staged = self._document.staged if self._document else None
         return staged if staged is not None and staged.digest in self._loaded else None
 
     @property
@@ -184,20 +184,20 @@ class Control:
 
     def _reconcile(self) -> None:
         """Take one step; loads run beside it, so that no shard holds up a newer table, or a rollback."""
-        intent = self._intent
-        if intent is None:
+        document = self._document
+        if document is None:
             return
-        wanted = {ref.digest: ref for ref in (intent.active, intent.staged) if ref is not None}
+        wanted = {ref.digest: ref for ref in (document.active, document.staged) if ref is not None}
         self._refused = {digest: e for digest, e in self._refused.items() if wanted.get(digest) == e.ref}
         for digest, (ref, task) in list(self._loads.items()):
             if wanted.get(digest) != ref:
                 task.cancel()
             if wanted.get(digest) != ref or task.done():
                 del self._loads[digest]
-        self._apply(intent)
+        self._activate(document)
         for digest, ref in wanted.items():
             if digest not in self._loaded and digest not in self._loads and digest not in self._refused:
-                task = asyncio.create_task(self._load(ref, intent.model), name=f"load {ref.fit}")
+                task = asyncio.create_task(self._load(ref, document.model), name=f"load {ref.fit}")
                 self._loads[digest] = ref, task
         kept = {*wanted, self.table.active.digest if self.table.active else ""}
         self._loaded = {digest: item for digest, item in self._loaded.items() if digest in kept}
@@ -205,7 +205,7 @@ class Control:
 
     async def _load(self, ref: SetRef, model: str) -> None:
         """Load a set; one that is missing is tried again, ever more seldom."""
-        assert self._fetch is not None  # noqa: S101 - it comes with the intent
+        assert self._fetch is not None  # noqa: S101 - it comes with the document
         backoff = Backoff(_RETRY_SECONDS, _MOST_RETRY_SECONDS, random.random)
         while True:
             try:
@@ -235,21 +235,21 @@ class Control:
         since = known.since if known and known.since is not None else self._clock()
         self._refused[ref.digest] = _Refusal(ref, reason, since)
 
-    def _apply(self, intent: Intent) -> None:
+    def _activate(self, document: RoutingDocument) -> None:
         current = self.table
         epoch, active, content = current.epoch, current.active, current.centroids
-        if intent.active is None:
-            epoch, active, content = intent.epoch, None, None
-        elif intent.active.digest in self._loaded:
-            epoch, active, content = intent.epoch, intent.active, self._loaded[intent.active.digest]
+        if document.active is None:
+            epoch, active, content = document.epoch, None, None
+        elif document.active.digest in self._loaded:
+            epoch, active, content = document.epoch, document.active, self._loaded[document.active.digest]
         if active != current.active or epoch != current.epoch:
             log.info("epoch %d: %s", epoch, active.fit if active else "no centroids")
-        table = make_table(intent, epoch=epoch, active=active, centroids=content)
+        table = make_table(document, epoch=epoch, active=active, centroids=content)
         if table.policy_in_effect != current.policy_in_effect:
             log.info("places by %s, before by %s", table.policy_in_effect, current.policy_in_effect)
         self.table = table
         self._metrics.epoch.set(epoch)
-        self._locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
+        self._locality.follow(content, wanted=document.policy == POLICY_MARGINAL)
         self._locality.savings.follow(table.policy_in_effect, epoch)
         self._locality.traffic.follow(epoch, active.digest if active else "", active.k if active else 0)
         self._use(table)
