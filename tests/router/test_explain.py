@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.engines import slow
 from tests.router.conftest import signature
-from tests.router.test_control import GOOD
+from tests.router.test_routing import GOOD
 from tests.support.router import AUTH
 
 

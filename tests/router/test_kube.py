@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 from kubernetes.aio.client import ApiClient, Configuration
-from tests.router.test_control import make_set, signature
+from tests.router.test_routing import make_set, signature
 
 from eldr import centroids, contract
 from eldr.clients import UNBOUNDED

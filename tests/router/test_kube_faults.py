@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
-from tests.router.test_control import make_set
+from tests.router.test_routing import make_set
 
 from eldr import centroids, contract, credentials
 from eldr.async_credentials import adapted

@@ -7,7 +7,7 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from tests.router.test_control import GOOD
+from tests.router.test_routing import GOOD
 
 from eldr.contract import (
     METRIC_ACTIVE_EXPERTS,
@@ -278,8 +278,8 @@ async def test_what_an_engine_says_of_its_plug_in_is_told_in_the_state_until_ano
     async with start("p0", "d0", **POLICY) as router:
         for tested, told in (("false", "0.34.1"), ("true", None)):
             router["d0"].metrics = says(tested)
-            router.app._steps._due.clear()
-            await router.app._steps.step()
+            router.app._engine_metrics._due.clear()
+            await router.app._engine_metrics.step()
             (engine,) = (await router.state())["decode"]
             assert (engine["untested"], engine["counting"]) == (told, told is None)
 
@@ -291,7 +291,7 @@ async def test_step_times_are_learned_from_the_engines_own_metrics(start):
     async with start("p0", "d0", "d1", **POLICY) as router:
         router["d0"].metrics, router["d1"].metrics = told(slow_step_time), told(fast_step_time)
         router["p0"].eldr = KINDS["a"]
-        steps, state = router.app._steps, (await router.state())
+        steps, state = router.app._engine_metrics, (await router.state())
         assert state["step_time"] is None, "nothing is known yet"
         await router.post()
         for _ in range(60):
