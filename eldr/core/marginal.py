@@ -35,8 +35,8 @@ class MarginalUnion:
     ----------
     prior : float
         Weight of similarity to centroids, if there are any, as a share of a layer's experts: with 1, a cosine of 1 above the
-        mean of all engines is worth as much as reading every expert. It distinguishes engines while batches are small. Tolls
-        are taken off each similarity first; they keep centroids that are stale from crowding engines.
+        mean of all engines is worth as much as reading every expert, while few are in use. Tolls are taken off each
+        similarity first; they keep centroids that are stale from crowding engines.
     max_load : float
         Only engines that would hold at most so many times the mean load are looked at. The policy itself stays
         below, also in a pool of fast and slow engines, unless its input is wrong.
@@ -45,7 +45,7 @@ class MarginalUnion:
     -----
     Of ``dA`` those there are charged ``1 - (A / E)**4``, ``A / E`` being the share of experts in use, mean over the engines: the
     fuller the unions, the sooner another request would have brought the same expert, and to sort requests by what does not last
-    lengthens the tail.
+    lengthens the tail. For the same reason the prior counts ``1 - (A / E)**2``.
     """
 
     prior: float = 0.0
@@ -90,7 +90,7 @@ class MarginalUnion:
             known = known_scores(scores)
             middle = sum(known) / len(known) if known else 0.0
             # of all engines alike: a slow one would draw who is near more than it puts off who is not
-            weight = self.prior * n * _worth(situation.step_times)
+            weight = self.prior * (1.0 - min(1.0, used) ** 2) * n * _worth(situation.step_times)
             if len(known) < len(scores):  # NaN for an engine without a centroid, which is like all others
                 scores = [middle if math.isnan(score) else score for score in scores]
             costs = [cost - weight * (score - middle) for cost, score in zip(costs, scores, strict=True)]

@@ -114,7 +114,7 @@ def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
     assert alike.engine == 1, "similarity that all share is no reason for the slow one"
 
 
-def test_the_prior_draws_to_slow_workers_no_more_than_to_fast_ones():
+def test_the_prior_draws_to_slow_engines_no_more_than_to_fast_ones():
     slow = STEP_TIME.scaled(3)
     situation = Situation(
         [3, 3],
@@ -125,10 +125,12 @@ def test_the_prior_draws_to_slow_workers_no_more_than_to_fast_ones():
         step_times=[slow, STEP_TIME],
     )
     drawn = np.subtract(MarginalUnion().costs(situation), MarginalUnion(prior=0.5).costs(situation))
-    worth = 0.5 * 128 * 2 * STEP_TIME.per_expert * 0.4
+    worth = 0.5 * (1 - (9 / 128) ** 2) * 128 * 2 * STEP_TIME.per_expert * 0.4
     assert drawn == pytest.approx([worth, -worth])
     charged = situation._replace(tolls=[0.8, 0.0])
     assert MarginalUnion(prior=0.5).costs(charged) == pytest.approx(MarginalUnion().costs(charged))
+    full = situation._replace(outlook=Outlook([128.0, 128.0], [0.0, 0.0]))
+    assert MarginalUnion(prior=0.5).costs(full) == MarginalUnion().costs(full), "it fades as unions fill up"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
