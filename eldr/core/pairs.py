@@ -12,8 +12,6 @@ Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
 
-FEW = 1500
-"""Up to so many requests all products are made at once; beyond, those of the pairs alone, so that nothing grows with the square."""
 _CHUNK = 512  # pairs whose rows stay in the processor's cache
 
 
@@ -55,12 +53,9 @@ def pair_dots(rows: Floats, pairs: Pairs) -> Doubles:
     Returns
     -------
     ndarray of float64, shape (n_pairs,)
-        Of float32 precision. The last bit may depend on whether there are more than ``FEW`` requests, and on the BLAS;
-        dot products of counts below 2^24 are exact.
+        Of float32 precision; dot products of counts below 2^24 are exact.
     """
     first, second = pairs
-    if len(rows) <= FEW:
-        return (rows @ rows.T)[pairs].astype(np.float64)
     dots = np.empty(len(first))
     for at in range(0, len(first), _CHUNK):
         part = slice(at, at + _CHUNK)
@@ -85,12 +80,6 @@ def activation_distances(activations: Counts, pairs: Pairs, rows: Rows | None = 
         1 where a request has no activations.
     """
     n = len(activations) if rows is None else len(rows)
-    if n <= FEW:
-        some = activations if rows is None else activations[rows]
-        flat = check_counts(some, "activations").reshape(n, -1).astype(np.float32)
-        norm = np.linalg.norm(flat, axis=1, keepdims=True)
-        unit = np.divide(flat, norm, out=np.zeros_like(flat), where=norm > TINY)
-        return 1.0 - pair_dots(unit, pairs)
     check_counts(activations, "activations")
     dots, squares = np.zeros(len(pairs[0])), np.zeros(n)
     for layer in range(activations.shape[1]):

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr.core import pairs as pairs_module
 from eldr.core.pairs import activation_distances, pair_dots, sample_pairs
 
 
@@ -21,9 +20,7 @@ def test_one_request_has_no_pairs():
         sample_pairs(1, 10, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("few", [0, 10_000])
-def test_dots_of_counts_are_exact(monkeypatch, few):
-    monkeypatch.setattr(pairs_module, "FEW", few)
+def test_dots_of_counts_are_exact():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 200, (700, 32))
     pairs = sample_pairs(700, 3000, rng)
@@ -31,10 +28,8 @@ def test_dots_of_counts_are_exact(monkeypatch, few):
     np.testing.assert_array_equal(pair_dots(counts.astype(np.float32), pairs), expected)
 
 
-@pytest.mark.parametrize("few", [0, 10_000])
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.float64])
-def test_activation_distances_are_cosine_distances(monkeypatch, few, dtype):
-    monkeypatch.setattr(pairs_module, "FEW", few)
+def test_activation_distances_are_cosine_distances(dtype):
     rng = np.random.default_rng(1)
     counts = rng.integers(0, 9, (60, 3, 5)).astype(dtype)
     counts[7] = 0
