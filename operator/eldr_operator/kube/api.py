@@ -198,16 +198,16 @@ class Api:
             for key, value in (("labelSelector", labels), ("fieldSelector", fields), ("limit", _PAGE))
             if value
         ]
-        found: list[Object] = []
+        objects: list[Object] = []
         more: list[tuple[str, str]] = []
         while True:
             answer = await self.request("GET", path(kind, namespace), query=[*query, *more], accept=accept)
             # An empty list of metadata has null for its items.
-            found += map(keep, answer["items"] or ())
+            objects += map(keep, answer["items"] or ())
             came()
             metadata = answer["metadata"]
             if not metadata.get("continue"):
-                return found, int(metadata["resourceVersion"])
+                return objects, int(metadata["resourceVersion"])
             more = [("continue", metadata["continue"])]
 
     async def create(self, manifest: Object, manager: str = contract.FIELD_MANAGER) -> Object:

@@ -71,15 +71,15 @@ class Authorities:
     async def _read(self, namespace: str, name: str, before: _Known | None, now: float) -> _Known:
         where = f"ConfigMap {name}"
         try:
-            found = await self._api.get("ConfigMap", namespace, name)
+            config_map = await self._api.get("ConfigMap", namespace, name)
         except (ApiError, ApiUnavailableError) as error:
             if before is not None and before.context is not None:
                 return before._replace(at=now)
             status = f"status {error.status}" if isinstance(error, ApiError) else "no answer"
             return _Known(now, "", None, f"{where} cannot be read ({status})")
-        if found is None:
+        if config_map is None:
             return _Known(now, "", None, f"{where} does not exist")
-        pem = str((found.get("data") or {}).get(admin_tls.AUTHORITY_KEY) or "")
+        pem = str((config_map.get("data") or {}).get(admin_tls.AUTHORITY_KEY) or "")
         if before is not None and before.context is not None and before.pem == pem:
             return before._replace(at=now)
         try:

@@ -84,18 +84,18 @@ class Cache:
 
     def of(self, kind: str, namespace: str) -> list[Object]:
         """Return the objects of a kind in a namespace, by name."""
-        found = self._objects[kind].get(namespace, {})
-        return [self._read(found[name]) for name in sorted(found)]
+        objects = self._objects[kind].get(namespace, {})
+        return [self._read(objects[name]) for name in sorted(objects)]
 
     def of_deployment(self, kind: str, namespace: str, deployment: str) -> list[Object]:
         """Return the objects of a kind that belong to a deployment, see :func:`deployment_of`, by name."""
-        found = self._objects[kind].get(namespace, {})
+        objects = self._objects[kind].get(namespace, {})
         names = self._by_deployment.get((kind, namespace, deployment), ())
-        return [self._read(found[name]) for name in sorted(names)]
+        return [self._read(objects[name]) for name in sorted(names)]
 
     def namespaces(self, kind: str) -> list[str]:
         """Return the namespaces in which there are objects of a kind."""
-        return [namespace for namespace, found in self._objects[kind].items() if found]
+        return [namespace for namespace, objects in self._objects[kind].items() if objects]
 
     def names(self, kind: str, namespace: str) -> Collection[str]:
         """Return the names of the objects of a kind in a namespace, of which none is read for that."""
@@ -163,13 +163,13 @@ class Cache:
                 del self._by_deployment[kind, namespace, known.deployment]
 
     def _read(self, kept: _Kept) -> Object:
-        found: Object = self._parsed(kept.text)
-        return found
+        live: Object = self._parsed(kept.text)
+        return live
 
     def _every(self, kind: str) -> Iterator[tuple[str, str, _Kept]]:
         # copies: metrics are collected in a thread of their own, while watches bring changes
-        for namespace, found in list(self._objects[kind].items()):
-            for name, kept in list(found.items()):
+        for namespace, objects in list(self._objects[kind].items()):
+            for name, kept in list(objects.items()):
                 yield namespace, name, kept
 
 

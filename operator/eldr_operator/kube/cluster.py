@@ -46,9 +46,9 @@ class Cluster:
         """Return what belongs to a deployment."""
         namespace = cr.namespace
         children = {
-            (kind, found["metadata"]["name"]): found
+            (kind, child["metadata"]["name"]): child
             for kind in _CHILDREN
-            for found in self._cache.of_deployment(kind, namespace, cr.name)
+            for child in self._cache.of_deployment(kind, namespace, cr.name)
         }
         pods = self._cache.of_deployment("Pod", namespace, cr.name)
         key = (namespace, cr.name)
@@ -69,8 +69,8 @@ class Cluster:
             secret = await self._api.get("Secret", key[0], contract.admin_secret_name(key[1]))
         except ApiError:
             return
-        if found := tokens.read(secret, contract.SECRET_TOKEN_KEY).decode(errors="replace"):
-            self._earlier[key] = found
+        if token := tokens.read(secret, contract.SECRET_TOKEN_KEY).decode(errors="replace"):
+            self._earlier[key] = token
 
     def forget(self, key: Key) -> None:
         """Drop what is known of a deployment that is gone."""

@@ -49,57 +49,57 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
     """Return what happened to a deployment between two statuses."""
     old, new = _conditions(before), _conditions(after)
     known = {entry["epoch"] for entry in before.get("history", ())}
-    found = []
+    events = []
     if "model" in after and "model" not in before:
-        found.append(Event("Normal", "Created", f"its workloads were created; model {after['model']}"))
-    found += [_activation(entry) for entry in after.get("history", ()) if entry["epoch"] not in known]
-    found += _of_policy(before.get("router") or {}, after.get("router") or {})
+        events.append(Event("Normal", "Created", f"its workloads were created; model {after['model']}"))
+    events += [_activation(entry) for entry in after.get("history", ()) if entry["epoch"] not in known]
+    events += _of_policy(before.get("router") or {}, after.get("router") or {})
     for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE, contract.ROLE_ROUTER):
-        found += _of_role(role, before.get(role) or {}, after.get(role) or {})
+        events += _of_role(role, before.get(role) or {}, after.get(role) or {})
     for kind, condition in new.items():
         was = old.get(kind, {})
         turned = was.get("status") != condition["status"]
         if kind == "Ready" and turned and condition["status"] == "True":
-            found.append(Event("Normal", "Ready", condition["message"]))
+            events.append(Event("Normal", "Ready", condition["message"]))
         elif (kind == "Available" and turned and was and condition["status"] == "False") or (
             _SAID_ANEW.get(kind) == condition["status"] and was.get("message") != condition["message"]
         ):
-            found.append(Event("Warning", condition["reason"], condition["message"]))
+            events.append(Event("Warning", condition["reason"], condition["message"]))
         elif (
             kind == "Progressing"
             and condition["reason"] in {ROLLED_BACK, "ProgressDeadlineExceeded", FOREIGN}
             and was.get("reason") != condition["reason"]
         ):
             of_rollout = "" if condition["reason"] == FOREIGN else "Rollout"
-            found.append(Event("Warning", f"{of_rollout}{condition['reason']}", condition["message"]))
+            events.append(Event("Warning", f"{of_rollout}{condition['reason']}", condition["message"]))
         elif (
             kind == CENTROIDS_ACTIVE
             and condition["reason"] in _CENTROID_WARNINGS
             and was.get("reason") != condition["reason"]
         ):
-            found.append(Event("Warning", f"Centroids{condition['reason']}", condition["message"]))
+            events.append(Event("Warning", f"Centroids{condition['reason']}", condition["message"]))
         elif kind == CENTROIDS_ACTIVE and was.get("reason") != condition["reason"]:
             if condition["reason"] in _HARMS:
-                found.append(Event("Warning", condition["reason"], condition["message"]))
+                events.append(Event("Warning", condition["reason"], condition["message"]))
             elif was.get("reason") in _HARMS:
-                found.append(Event("Normal", "CentroidsServeAgain", condition["message"]))
+                events.append(Event("Normal", "CentroidsServeAgain", condition["message"]))
         elif kind == DRIFT_DETECTED and condition["status"] == "True" and turned:
-            found.append(Event("Warning", DRIFT_DETECTED, condition["message"]))
+            events.append(Event("Warning", DRIFT_DETECTED, condition["message"]))
         elif kind == DRIFT_DETECTED and turned and was.get("status") == "True":
             other = "another set serves; " if condition["reason"] == "Gathering" else ""
-            found.append(Event("Normal", "DriftOver", f"{other}{condition['message']}"))
+            events.append(Event("Normal", "DriftOver", f"{other}{condition['message']}"))
         elif kind == MODEL_READY and condition["reason"] not in {was.get("reason"), "Downloading"}:
             level = "Normal" if condition["status"] == "True" else "Warning"
-            found.append(Event(level, f"Model{condition['reason']}", condition["message"]))
+            events.append(Event(level, f"Model{condition['reason']}", condition["message"]))
         elif kind == SIGNATURES_REPORTED and turned and condition["status"] == "False":
-            found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
+            events.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
         elif (
             kind in _ROLES
             and condition["status"] == "False"
             and condition["reason"] not in {was.get("reason"), *SYMPTOMS}
         ):
-            found.append(Event("Warning", condition["reason"], condition["message"]))
-    return [*dict.fromkeys(found)]  # routers beside prefill engines share their cause
+            events.append(Event("Warning", condition["reason"], condition["message"]))
+    return [*dict.fromkeys(events)]  # routers beside prefill engines share their cause
 
 
 def _of_policy(before: Status, after: Status) -> list[Event]:
@@ -112,23 +112,23 @@ def _of_policy(before: Status, after: Status) -> list[Event]:
 
 def _of_role(role: str, before: Status, after: Status) -> list[Event]:
     """Return changes of a role's revision and replicas."""
-    found = []
+    events = []
     was, now = before.get("revision"), after.get("revision")
     if was and now and was != now:
-        found.append(Event("Normal", "RolloutStarted", f"{role}: pods go from revision {was} to {now}"))
+        events.append(Event("Normal", "RolloutStarted", f"{role}: pods go from revision {was} to {now}"))
     has_pods = role != contract.ROLE_ROUTER or now  # routers beside prefill engines have no pods of their own
     if before and after and has_pods and before.get("desired") != after.get("desired"):
         by = after.get("scaledBy", "the EldrDeployment")
         text = f"{role}: from {before.get('desired')} to {after.get('desired')} replicas, by {by}"
-        found.append(Event("Normal", "Scaled", text))
+        events.append(Event("Normal", "Scaled", text))
     asked = before.get("specReplicas"), after.get("specReplicas")
     if None not in asked and asked[0] != asked[1]:
         text = (
             f"spec.{role}.replicas {asked[1]} is ignored: {after.get('scaledBy')} has set {after.get('desired')} on the EldrScaler; "
             f"to hand the replicas back to the spec, give that the annotation {contract.ANNOTATION_REPLICAS}={contract.HANDED_BACK}"
         )
-        found.append(Event("Warning", "SpecReplicasIgnored", text))
-    return found
+        events.append(Event("Warning", "SpecReplicasIgnored", text))
+    return events
 
 
 def completed(status: Status) -> Event | None:

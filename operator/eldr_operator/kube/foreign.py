@@ -48,11 +48,11 @@ def lost(live: Object, applied: Object, manager: str) -> str:
     wanted = {name: applied[name] for name in applied.keys() - {"apiVersion", "kind"}} | {
         "metadata": metadata
     }
-    found: dict[str, list[str]] = {}
+    taken: dict[str, list[str]] = {}
     for path, shown in _missing(wanted, own, (), ""):
         by = next((name for name, tree in entries if name != manager and _has(tree, path)), "")
-        found.setdefault(by, []).append(shown)
-    return "; ".join(_described(by, shown) for by, shown in sorted(found.items(), reverse=True))
+        taken.setdefault(by, []).append(shown)
+    return "; ".join(_described(by, shown) for by, shown in sorted(taken.items(), reverse=True))
 
 
 def writers(live: Object, manager: str) -> str:

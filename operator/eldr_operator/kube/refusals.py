@@ -37,7 +37,7 @@ async def of_stateful_set(api: Api, live: Object | None, now: datetime) -> Refus
         return NOT_REFUSED
     if not is_observed(live):
         return NOT_REFUSED  # its controller comes first, and its status wakes a pass
-    return await _told(api, live)
+    return await _refusal(api, live)
 
 
 async def of_mounts(api: Api, pods: Iterable[Object], now: datetime) -> str:
@@ -47,8 +47,8 @@ async def of_mounts(api: Api, pods: Iterable[Object], now: datetime) -> str:
         if not _waits(pod) or made is None or now - made < _NEW:
             continue
         fields = f"involvedObject.uid={pod['metadata']['uid']},reason=FailedMount"
-        found = await _events(api, pod["metadata"]["namespace"], fields)
-        recent = [each for each in found if _is_recent(each, now)]
+        events = await _events(api, pod["metadata"]["namespace"], fields)
+        recent = [each for each in events if _is_recent(each, now)]
         if text := min((str(event.get("message", "")) for event in recent), default=""):
             return f"pod {pod['metadata']['name']}: {text}"
         return ""  # the others wait for the same, or for nothing
@@ -76,26 +76,26 @@ async def of_job(api: Api, live: Object | None) -> str:
     status = (live or {}).get("status") or {}
     if live is None or any(status.get(key) for key in ("active", "succeeded", "failed", "conditions")):
         return ""
-    return (await _told(api, live)).message
+    return (await _refusal(api, live)).message
 
 
 def _lacks_pods(live: Object) -> bool:
     return bool((live.get("status") or {}).get("replicas", 0) < live["spec"]["replicas"])
 
 
-async def _told(api: Api, live: Object) -> Refusal:
+async def _refusal(api: Api, live: Object) -> Refusal:
     metadata = live["metadata"]
-    found = await _events(
+    events = await _events(
         api, metadata["namespace"], f"involvedObject.uid={metadata['uid']},reason={_REASON}"
     )
-    since = min(filter(None, (clock.read(event.get("firstTimestamp")) for event in found)), default=None)
+    since = min(filter(None, (clock.read(event.get("firstTimestamp")) for event in events)), default=None)
     # Each pod has a text of its own; always the same one, or the status would be written again and again.
-    return Refusal(min((str(event.get("message", "")) for event in found), default=""), since)
+    return Refusal(min((str(event.get("message", "")) for event in events), default=""), since)
 
 
 async def _events(api: Api, namespace: str, fields: str) -> Sequence[Object]:
     try:
-        found, _ = await api.list("Event", namespace, fields=fields)
+        events, _ = await api.list("Event", namespace, fields=fields)
     except OperatorError:
         return ()  # what is not ready is reported all the same
-    return found
+    return events

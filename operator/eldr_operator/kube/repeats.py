@@ -10,7 +10,7 @@ _PAUSE = timedelta(hours=1)
 
 
 @dataclass(slots=True)
-class _Told:
+class _Report:
     at: datetime
     since: int = 0
 
@@ -19,14 +19,14 @@ class Repeats:
     """Counts what happened since it was told last; forgotten with the process."""
 
     def __init__(self) -> None:
-        self._told: dict[Hashable, _Told] = {}
+        self._reports: dict[Hashable, _Report] = {}
 
     def count(self, what: Hashable, now: datetime) -> int:
         """Take note that something has happened; return how often it did, to be told now, or 0 where it was told within the hour."""
-        self._told = {key: told for key, told in self._told.items() if now - told.at < 2 * _PAUSE}
-        told = self._told.get(what)
-        if told is not None and now - told.at < _PAUSE:
-            told.since += 1
+        self._reports = {key: report for key, report in self._reports.items() if now - report.at < 2 * _PAUSE}
+        report = self._reports.get(what)
+        if report is not None and now - report.at < _PAUSE:
+            report.since += 1
             return 0
-        self._told[what] = _Told(now)
-        return 1 if told is None else 1 + told.since
+        self._reports[what] = _Report(now)
+        return 1 if report is None else 1 + report.since

@@ -30,25 +30,25 @@ class Snapshot:
 
     def owned(self, kind: str, name: str, uid: str) -> Object | None:
         """Return a child, if the resource of that uid owns it."""
-        found = self.children.get((kind, name))
-        return found if found is not None and uid in owner_uids(found) else None
+        child = self.children.get((kind, name))
+        return child if child is not None and uid in owner_uids(child) else None
 
     def ours(self, kind: str, name: str, deployment: str, uid: str) -> Object | None:
         """Return a child that belongs to a deployment, or did and nobody owns it any more."""
-        found = self.children.get((kind, name))
-        return found if found is not None and is_ours(found, deployment, uid) else None
+        child = self.children.get((kind, name))
+        return child if child is not None and is_ours(child, deployment, uid) else None
 
     def of_kind(self, kind: str) -> dict[str, Object]:
         """Return the children of a kind by name."""
-        return {name: found for (its, name), found in self.children.items() if its == kind}
+        return {name: child for (its, name), child in self.children.items() if its == kind}
 
     def surplus(self, wanted: Iterable[Object], uid: str) -> list[tuple[str, Object]]:
         """Return the children that the resource of that uid owns and does not want any more."""
         kept = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
         return [
-            (kind, found)
-            for (kind, name), found in self.children.items()
+            (kind, child)
+            for (kind, name), child in self.children.items()
             if kind not in {"ConfigMap", "ControllerRevision", "Job"}
             and (kind, name) not in kept
-            and uid in owner_uids(found)
+            and uid in owner_uids(child)
         ]

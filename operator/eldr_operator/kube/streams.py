@@ -58,9 +58,9 @@ class Streams:
     def blind(self) -> Mapping[Stream, str]:
         """Why each stream that should be read is not; those of a namespace that does not exist are left out."""
         # copies: metrics are collected in a thread of their own, while lists change these
-        found = dict.fromkeys(self.watches.failing.copy(), _WATCH_FAILS)
-        found |= {stream: str(error or _NOT_YET) for stream, error in self._unlisted.copy().items()}
-        return {stream: why for stream, why in found.items() if stream.namespace not in self._absent}
+        unread = dict.fromkeys(self.watches.failing.copy(), _WATCH_FAILS)
+        unread |= {stream: str(error or _NOT_YET) for stream, error in self._unlisted.copy().items()}
+        return {stream: why for stream, why in unread.items() if stream.namespace not in self._absent}
 
     def unlisted(self, namespace: str) -> frozenset[str]:
         """Return the kinds of which nothing is known in a namespace, or only what was there once."""

@@ -48,11 +48,11 @@ async def load(api: Api, namespace: str, name: str) -> Tokens:
     """
     where = f"Secret {namespace}/{name}"
     try:
-        found = await api.get("Secret", namespace, name) or await _made(api, namespace, name)
+        secret = await api.get("Secret", namespace, name) or await _made(api, namespace, name)
     except ApiError as error:
         said = f"{where}, the operator's own key: {error.message or error}"
         raise ApiError(error.status, error.reason, said) from error
-    if not (key := read(found, _KEY)):
+    if not (key := read(secret, _KEY)):
         raise OperatorError(
             f"{where}, the operator's own key, has nothing readable under {_KEY}; delete it, and a new one is made"
         )
