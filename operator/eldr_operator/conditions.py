@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
 NOT_REFUSED = Refusal()
 
 
-def found(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
+def condition_of(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
     """Return a condition of an object, as in its status; empty if it has none of that type."""
     conditions = ((live or {}).get("status") or {}).get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == type_), {})

@@ -187,7 +187,7 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
         status = "True" if _is_downloading(running) else "False"
         return running.model._replace(type="Progressing", status=status)
     if failed := {role: choice for role, choice in running.revisions.items() if choice.failed}:
-        text = "; ".join(rollback.told(role, choice) for role, choice in failed.items())
+        text = "; ".join(rollback.message(role, choice) for role, choice in failed.items())
         return Condition("Progressing", "False", ROLLED_BACK, text)
     roles = running.roles
     # a revision that has not worked yet may still fail; pods that are lost after it has are no rollout

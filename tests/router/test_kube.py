@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 from kubernetes.aio.client import ApiClient, Configuration
-from tests.router.test_routing import make_set, signature
 
 from eldr import centroids, contract
 from eldr.clients import UNBOUNDED
@@ -26,6 +25,7 @@ from eldr_router.sources.api import Api, ApiError
 from eldr_router.sources.kube import KubeSource
 from tests.fakes.engines import FakeEngine
 from tests.router.conftest import until
+from tests.router.test_routing import make_set, signature
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 

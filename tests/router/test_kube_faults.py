@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.config.incluster_config import InClusterConfigLoader
-from tests.router.test_routing import make_set
 
 from eldr import centroids, contract, credentials
 from eldr.async_credentials import adapted
@@ -23,6 +22,7 @@ from eldr_router.sources import follow, routing
 from eldr_router.sources.kube import KubeSource
 from tests.fakes.api_server import FakeApi, fake_api, status
 from tests.router.conftest import until
+from tests.router.test_routing import make_set
 
 ROUTING = contract.routing_name("x")
 

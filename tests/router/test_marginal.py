@@ -7,7 +7,6 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from tests.router.test_routing import GOOD
 
 from eldr.contract import (
     METRIC_ACTIVE_EXPERTS,
@@ -23,6 +22,7 @@ from eldr_router.placement.signature import read_signature
 from tests.fakes.engines import answer, dies_after, prefill, reset, slow
 from tests.router.conftest import signature, until
 from tests.router.test_explain import ask
+from tests.router.test_routing import GOOD
 
 KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
 POLICY = {"policy": "MarginalUnion"}

@@ -12,7 +12,7 @@ import httpx
 from eldr import contract
 from eldr_kube.cluster import Cluster
 from eldr_operator.clock import utc_now
-from eldr_operator.conditions import found
+from eldr_operator.conditions import condition_of
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
 from tests.support.threads import ApiClients
@@ -43,7 +43,7 @@ class Conditions:
     until: Callable[..., Any]
 
     def condition(self, kind: str, name: str, type_: str) -> Object:
-        return {**found(self.find(kind, name), type_)}
+        return {**condition_of(self.find(kind, name), type_)}
 
     def until_condition(
         self, kind: str, name: str, type_: str, *, seconds: float = 60, **wanted: str

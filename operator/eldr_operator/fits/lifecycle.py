@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import border, clock
-from eldr_operator.conditions import SUCCEEDED, Condition, found, merged
+from eldr_operator.conditions import SUCCEEDED, Condition, condition_of, merged
 from eldr_operator.drift.counts import read_baseline
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.models import EldrFit, Report, parse
@@ -101,7 +101,7 @@ def unavailable(fit: EldrFit, message: str, now: datetime) -> Object:
 
 def _ended(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the condition that says how a Job has ended; empty while it has not."""
-    ends = (found(job, "Complete"), found(job, "Failed"))
+    ends = (condition_of(job, "Complete"), condition_of(job, "Failed"))
     return next((condition for condition in ends if condition.get("status") == "True"), {})
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL, ROLE_DECODE, ROLE_PREFILL
-from eldr_operator.conditions import SIGNATURES_REPORTED, Condition, found
+from eldr_operator.conditions import SIGNATURES_REPORTED, Condition, condition_of
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.models import EldrDeployment
 from eldr_operator.validation.arguments import uncounted
@@ -147,7 +147,7 @@ def _remedy(cr: EldrDeployment) -> str:
 
 
 def _said_before(status: Mapping[str, Any]) -> Condition | None:
-    said = found({"status": status}, SIGNATURES_REPORTED)
+    said = condition_of({"status": status}, SIGNATURES_REPORTED)
     if not said or said["reason"] == _UNSUPPORTED:
         return None
     return _says(said["status"], said["reason"], said["message"])

@@ -30,7 +30,7 @@ class Rule:
 
     def matches(self, option: Option) -> bool:
         """Tell whether vLLM may read an option as one of these."""
-        return option.may_be(self.names, _WHOLE)
+        return option.may_be(self.names, _COMPLETE)
 
     def lets_pass(self, value: str) -> bool:
         """Tell whether a value does no harm; what is no number is refused, vLLM would not take it either."""
@@ -132,7 +132,7 @@ _UNCOUNTED = (
     Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
 )
 """With which engines serve, and their plugin stops counting at their start."""
-_WHOLE = frozenset(("-dc", *(name for rule in (*_DECODE_RULES, *_UNCOUNTED) for name in rule.names)))
+_COMPLETE = frozenset(("-dc", *(name for rule in (*_DECODE_RULES, *_UNCOUNTED) for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
 
 

@@ -133,7 +133,7 @@ class Children:
             *scaling.manifests(cr, live),
             *(child for child in children if has_fits or not rbac.is_of_fits(child)),
         ]
-        runs = {role: rollback.stays(cr, live, role, found) for role, found in plan.found.items()}
+        runs = {role: rollback.stays(cr, live, role, existing) for role, existing in plan.revisions.items()}
         # what cannot be used leaves pods as they are; how many there are still follows the spec, or an autoscaler
         asked = {
             role: runs[role]
@@ -210,7 +210,7 @@ class Children:
             if fault := await writes.tried(kind, name, self._applier.delete(kind, surplus), "delete"):
                 left[kind, name] = fault
         for scaler, status in scaling.statuses(cr, live):
-            if fault := await self._tell_scaler(writes, scaler, status):
+            if fault := await self._patch_scaler(writes, scaler, status):
                 left[fault.kind, fault.name] = fault
         if fault := await self._secrets.ensure(writes, cr, live, now):
             left[fault.kind, fault.name] = fault
@@ -249,9 +249,9 @@ class Children:
         refused: Mapping[str, Refusal],
     ) -> Object:
         role = contract.ROLE_PREFILL
-        found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
+        deployment = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
         pods, refusal = roles.of_role(live.pods, role), refused.get(role, NOT_REFUSED)
-        return rollout.of_deployment(cr.spec.prefill.rollout, found, pods, now, refusal)
+        return rollout.of_deployment(cr.spec.prefill.rollout, deployment, pods, now, refusal)
 
     async def _write(
         self, writes: Writes, cr: EldrDeployment, manifest: Object, live: Snapshot
@@ -266,11 +266,11 @@ class Children:
         )
         return await writes.tried(kind, name, write, meta.fingerprint(manifest))
 
-    async def _tell_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:
+    async def _patch_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:
         kind, metadata = scaler["kind"], scaler["metadata"]
         name = metadata["name"]
-        told = self._applier.patch_status(kind, metadata["namespace"], name, metadata["uid"], status)
-        return await writes.tried(kind, name, told)
+        write = self._applier.patch_status(kind, metadata["namespace"], name, metadata["uid"], status)
+        return await writes.tried(kind, name, write)
 
 
 def _hold_prefill(cr: EldrDeployment, chosen: dict[str, Choice], runs: revisions.Revision | None) -> None:
@@ -305,7 +305,7 @@ def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:
 
 def _untouched(cr: EldrDeployment, live: Snapshot, plan: updates.Plan) -> dict[str, Choice]:
     """Return what the pods of each role have now; it stays where what the spec asks for cannot be had."""
-    running = {role: revisions.in_use(cr, live, role, found) for role, found in plan.found.items()}
+    running = {role: revisions.in_use(cr, live, role, existing) for role, existing in plan.revisions.items()}
     return _known({role: Choice(revision, {}) for role, revision in running.items()})
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.conditions import MODEL_READY, Condition, found
+from eldr_operator.conditions import MODEL_READY, Condition, condition_of
 from eldr_operator.kube.owners import owner_uids
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
@@ -106,9 +106,9 @@ def state(cr: EldrDeployment, live: Snapshot, refusal: str = "") -> Condition | 
     its, claim = name(cr), cr.spec.model.cache.claim_name
     model = f"{cr.spec.model.uri} at {cr.spec.model.revision or 'its main revision'}"
     made = live.owned("Job", its, cr.metadata.uid)
-    if found(made, "Complete").get("status") == "True":
+    if condition_of(made, "Complete").get("status") == "True":
         return Condition(MODEL_READY, "True", "Downloaded", f"{model} lies in claim {claim}")
-    if (failed := found(made, "Failed")).get("status") == "True":
+    if (failed := condition_of(made, "Failed")).get("status") == "True":
         text = f"{failed.get('message', '')}; delete the Job to try again"
         return Condition(MODEL_READY, "False", "DownloadFailed", f"Job {its}: {text}")
     if refusal:
@@ -131,9 +131,13 @@ def _jobs(cr: EldrDeployment, live: Snapshot) -> list[Object]:
 
 
 def _serves(made: Object, wanted: Object) -> bool:
-    told = [(each["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE) for each in (made, wanted)]
+    templates = [
+        (each["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE) for each in (made, wanted)
+    ]
     is_same = made["metadata"]["name"] == wanted["metadata"]["name"]
-    return is_same and (found(made, "Complete").get("status") == "True" or told[0] == told[1])
+    return is_same and (
+        condition_of(made, "Complete").get("status") == "True" or templates[0] == templates[1]
+    )
 
 
 def _trouble(pod: Mapping[str, Any]) -> Condition | None:

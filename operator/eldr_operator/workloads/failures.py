@@ -12,7 +12,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.conditions import found
+from eldr_operator.conditions import condition_of
 from eldr_operator.kube.queue import Key
 
 Object = Mapping[str, Any]
@@ -66,7 +66,7 @@ def _at(pod: Object, now: datetime) -> datetime:
 
 
 def _description(pod: Object) -> str:
-    status, disrupted = pod.get("status") or {}, found(pod, "DisruptionTarget")
+    status, disrupted = pod.get("status") or {}, condition_of(pod, "DisruptionTarget")
     reason = status.get("reason") or disrupted.get("reason") or "Failed"
     message = status.get("message") or disrupted.get("message") or "Kubernetes gives no message"
     return f"pod {pod['metadata']['name']}: {reason}: {message}"

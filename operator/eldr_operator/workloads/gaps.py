@@ -82,7 +82,7 @@ def announced(
     # others of its role go at the same time, and nobody had to be told of a gap before
     is_new = name_of(live) not in {"", name_of(manifest)} or live["spec"].get("replicas", 1) > 1
     latest = now + timedelta(seconds=rollout.PATIENCE_SECONDS)
-    at = latest if is_new else _told(live)
+    at = latest if is_new else _gap_at(live)
     if at is None or at <= now:
         return manifest
     # a clock that was ahead may have told a later time
@@ -110,12 +110,12 @@ def begins_at(
     """
     if live is None or (live.get("spec") or {}).get("replicas", 1) != 1:
         return None
-    told = _told(live)
-    moments = [told] if told else []
+    gap = _gap_at(live)
+    moments = [gap] if gap else []
     if isinstance(spec, PrefillRolloutSpec) and spec.max_surge == "Auto" and not rollout.has_gaps(live):
         moments += rollout.makes_room_at(live, pods, refusal)
     return min((moment for moment in moments if moment > now), default=None)
 
 
-def _told(live: Mapping[str, Any]) -> datetime | None:
+def _gap_at(live: Mapping[str, Any]) -> datetime | None:
     return clock.read((live["metadata"].get("annotations") or {}).get(ANNOTATION_GAP))

@@ -15,7 +15,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.conditions import found, has_ended
+from eldr_operator.conditions import condition_of, has_ended
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads import weights
 from eldr_operator.workloads.drafts import drafts
@@ -63,7 +63,7 @@ def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
         if (
-            found(pod, "Ready").get("status") == "True"
+            condition_of(pod, "Ready").get("status") == "True"
             and not pod["metadata"].get("deletionTimestamp")
             and not has_ended(pod)
             and labels.get(contract.LABEL_ROLE) in ready
@@ -77,7 +77,7 @@ def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def mixed_images(pods: Iterable[Mapping[str, Any]]) -> str:
     """Return which engines with one key run different images, as after a tag was moved; empty if none do, or nodes do not tell."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_key: dict[str, dict[str, list[str]]] = {}
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         key = (metadata.get("labels") or {}).get(contract.LABEL_KV)
@@ -91,8 +91,8 @@ def mixed_images(pods: Iterable[Mapping[str, Any]]) -> str:
                 and "deletionTimestamp" not in metadata
                 and not has_ended(pod)
             ):
-                found.setdefault(key, {}).setdefault(digest, []).append(metadata["name"])
-    mixed = (by_digest for by_digest in found.values() if len(by_digest) > 1)
+                by_key.setdefault(key, {}).setdefault(digest, []).append(metadata["name"])
+    mixed = (by_digest for by_digest in by_key.values() if len(by_digest) > 1)
     return "; ".join(
         f"sha256:{digest[:12]} in {', '.join(sorted(names))}"
         for by_digest in mixed

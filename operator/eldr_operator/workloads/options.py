@@ -21,7 +21,7 @@ class Option:
     value: str
     shown: str
 
-    def may_be(self, names: Sequence[str], whole: Collection[str] = ()) -> bool:
+    def may_be(self, names: Sequence[str], complete: Collection[str] = ()) -> bool:
         """Tell whether vLLM may read it as one of these: it takes any unambiguous beginning of an option.
 
         An ambiguous one may be, too: vLLM would end at its start.
@@ -30,10 +30,10 @@ class Option:
         ----------
         names : sequence of str
             An option and its short forms.
-        whole : collection of str
+        complete : collection of str
             Names that are no beginnings of others.
         """
-        if self.name in whole or not self.name.lstrip("-"):
+        if self.name in complete or not self.name.lstrip("-"):
             return self.name in names
         return any(known.startswith(self.name) for known in names)
 

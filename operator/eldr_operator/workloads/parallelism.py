@@ -19,16 +19,16 @@ def arguments(spec: RoleSpec) -> list[str]:
     if not isinstance(spec, DecodeSpec):
         return _tensor(spec.gpus)
     asked = spec.parallelism
-    found = _tensor(asked.tensor or spec.gpus // asked.data)
+    args = _tensor(asked.tensor or spec.gpus // asked.data)
     if asked.data > 1:
-        found.append(f"--data-parallel-size={asked.data}")
+        args.append(f"--data-parallel-size={asked.data}")
     if asked.expert == "Enabled":
-        found.append("--enable-expert-parallel")
+        args.append("--enable-expert-parallel")
     if asked.redundant_experts:
         # Left unset, vLLM takes NIXL wherever it is installed, as it is here for KV, and registers all weights with it.
         config = {"num_redundant_experts": asked.redundant_experts, "communicator": "torch_gloo"}
-        found += ["--enable-eplb", f"--eplb-config={json.dumps(config, separators=(',', ':'))}"]
-    return found
+        args += ["--enable-eplb", f"--eplb-config={json.dumps(config, separators=(',', ':'))}"]
+    return args
 
 
 def environment(spec: RoleSpec) -> dict[str, str]:

@@ -50,11 +50,11 @@ def fits_in_quota(message: str, pod: Spec, others: Iterable[Spec]) -> bool:
     pod, others : mapping
         Specs of pods; the others run.
     """
-    found = _EXCEEDED.search(message)
-    if found is None:
+    match = _EXCEEDED.search(message)
+    if match is None:
         return False
     try:
-        requested, used, limited = map(_amounts, found.groups())
+        requested, used, limited = map(_amounts, match.groups())
     except ValueError:
         return False
     # a quota that was lowered has no room for a successor either
@@ -78,5 +78,5 @@ def _asked(pod: Spec, name: str) -> Decimal:
         return Decimal(1)
     kind, _, resource = (f"requests.{name}" if name in _REQUESTS else name).partition(".")
     containers = (*pod.get("containers", ()), *(pod.get("initContainers") or ()))
-    found = ((each.get("resources") or {}).get(kind) or {} for each in containers)
-    return sum((parse_quantity(each[resource]) for each in found if resource in each), Decimal(0))
+    amounts = ((each.get("resources") or {}).get(kind) or {} for each in containers)
+    return sum((parse_quantity(each[resource]) for each in amounts if resource in each), Decimal(0))

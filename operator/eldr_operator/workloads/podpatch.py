@@ -68,13 +68,13 @@ def _merged_list(base: list[Object], patch: list[Object], field: str) -> list[Ob
     for item in patch:
         if empties(item):
             continue
-        found, name = items.get(item[merge_key]), item[merge_key]
+        base_item, name = items.get(item[merge_key]), item[merge_key]
         if directive(item) == DELETE:
             items.pop(name, None)
-        elif found is None or directive(item) == REPLACE:
+        elif base_item is None or directive(item) == REPLACE:
             items[name] = _plain(item)
         else:
-            items[name] = _merged(found, item, field)
+            items[name] = _merged(base_item, item, field)
     return list(items.values())
 
 

@@ -65,8 +65,8 @@ def template(labels: dict[str, str], spec: Object, patch: Object) -> Object:
     A patch may add labels, but never those that Services, routers and selectors go by.
     """
     made = patched({"metadata": {"labels": labels}, "spec": spec}, patch)
-    found = made["metadata"].get("labels") or {}
-    added = {key: value for key, value in found.items() if not key.startswith(f"{contract.GROUP}/")}
+    patched_labels = made["metadata"].get("labels") or {}
+    added = {key: value for key, value in patched_labels.items() if not key.startswith(f"{contract.GROUP}/")}
     made["metadata"]["labels"] = added | labels
     return made
 

@@ -63,10 +63,10 @@ async def reconcile(
 
     deployment = workload("Deployment", contract.ROLE_PREFILL)
     stateful_set = workload("StatefulSet", contract.ROLE_DECODE)
-    told = await refusals.of_stateful_set(api, stateful_set, now)
+    decode_refusal = await refusals.of_stateful_set(api, stateful_set, now)
     refused = {
         contract.ROLE_PREFILL: in_rollout(deployment, contract.ROLE_PREFILL, rollout.refusal_of(deployment)),
-        contract.ROLE_DECODE: in_rollout(stateful_set, contract.ROLE_DECODE, told),
+        contract.ROLE_DECODE: in_rollout(stateful_set, contract.ROLE_DECODE, decode_refusal),
     }
     applied = await children.apply(
         cr,

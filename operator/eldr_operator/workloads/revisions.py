@@ -118,11 +118,11 @@ def live_workload(cr: EldrDeployment, live: Snapshot, role: str) -> Object | Non
     return live.ours(WORKLOADS[role], meta.child_name(cr, role), cr.name, cr.metadata.uid)
 
 
-def in_use(cr: EldrDeployment, live: Snapshot, role: str, found: Iterable[Revision]) -> Revision | None:
+def in_use(cr: EldrDeployment, live: Snapshot, role: str, existing: Iterable[Revision]) -> Revision | None:
     """Return the one of some revisions that the workload of a role has; None if that is none of them."""
     workload = live_workload(cr, live, role)
     name = name_of(workload) if workload is not None else ""
-    return next((each for each in found if each.name == name), None)
+    return next((each for each in existing if each.name == name), None)
 
 
 def name_of(workload: Mapping[str, Any]) -> str:
@@ -166,8 +166,8 @@ def surplus(
 
 def unowned(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
     """Return objects of revisions that nobody owns, each behind what it lacks: they would outlive the deployment, for another of its name."""
-    found = [one for role in WORKLOADS for one in _objects(cr, live, role) if not owner_uids(one)]
-    return [(_head(cr, one), one) for one in found]
+    orphans = [one for role in WORKLOADS for one in _objects(cr, live, role) if not owner_uids(one)]
+    return [(_head(cr, one), one) for one in orphans]
 
 
 def _head(cr: EldrDeployment, live: Object) -> Object:
@@ -181,25 +181,25 @@ def inputs(cr: EldrDeployment, role: str) -> str:
     So a field that a later release adds changes no digest until somebody sets it.
     """
     spec = cr.spec
-    found: Object = {"model": _set(spec.model, _MODEL_OF_ROUTERS), "served": cr.served_model}
+    fields: Object = {"model": _set(spec.model, _MODEL_OF_ROUTERS), "served": cr.served_model}
     if role != contract.ROLE_ROUTER:
-        found["model"] = _set(spec.model, _MODEL_OF_ROUTERS | _MODEL_OF_ENGINES)
+        fields["model"] = _set(spec.model, _MODEL_OF_ROUTERS | _MODEL_OF_ENGINES)
         of_role = spec.prefill if role == contract.ROLE_PREFILL else spec.decode
-        found |= {
+        fields |= {
             "engine": _set(spec.engine),
             "accelerator": _set(spec.accelerator),
             "role": _set(of_role),
         }
     if role == contract.ROLE_DECODE:
-        found["sequences"] = sequences(cr)
+        fields["sequences"] = sequences(cr)
     if role == contract.ROLE_ROUTER or (role == contract.ROLE_PREFILL and spec.router.placement == "Sidecar"):
         kept = {"placement", "image", "image_pull_policy", "args", "env", "resources", "drain_seconds"}
         kept |= {"api_keys_secret", "tls_secret", "admin_tls"}
         if role == contract.ROLE_ROUTER:
             kept |= {"pod_template"}
-        found["router"] = _set(spec.router, kept)
-        found["log"] = _set(spec.signatures, {"retention_mebibytes", "retention_hours"})
-    return meta.digest(found)
+        fields["router"] = _set(spec.router, kept)
+        fields["log"] = _set(spec.signatures, {"retention_mebibytes", "retention_hours"})
+    return meta.digest(fields)
 
 
 def _set(part: CamelModel, fields: set[str] | None = None) -> Object:
@@ -214,13 +214,13 @@ def kept(cr: EldrDeployment, live: Snapshot, role: str) -> list[Revision]:
 
 
 def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:
-    found = [
+    objects = [
         one
         for one in live.of_kind(KIND).values()
         if one["metadata"]["labels"].get(contract.LABEL_REVISION_OF) == role
         and is_ours(one, cr.name, cr.metadata.uid)
     ]
-    return sorted(found, key=lambda one: (one["revision"], one["metadata"]["name"]))
+    return sorted(objects, key=lambda one: (one["revision"], one["metadata"]["name"]))
 
 
 def _read(live: Object) -> Revision | None:
@@ -235,13 +235,13 @@ def _read(live: Object) -> Revision | None:
     try:
         data = live["data"]
         images = Images(str(data["images"]["own"]), str(data["images"]["vllm"]))
-        told = dict(data["template"]), images, str(data["maker"]), str(data["made"])
+        content = dict(data["template"]), images, str(data["maker"]), str(data["made"])
     except (KeyError, TypeError, ValueError):
         return None
-    return Revision(metadata["name"], role, live["revision"], made_from, *told, *marks)
+    return Revision(metadata["name"], role, live["revision"], made_from, *content, *marks)
 
 
-def _stamp(told: object) -> str:
+def _stamp(value: object) -> str:
     """Return a time stamp as it is written; empty for what is none."""
-    at = clock.read(told)
+    at = clock.read(value)
     return "" if at is None else clock.stamp(at)

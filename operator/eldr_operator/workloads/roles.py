@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator.conditions import NOT_REFUSED, Condition, Refusal, found, has_ended, is_observed
+from eldr_operator.conditions import NOT_REFUSED, Condition, Refusal, condition_of, has_ended, is_observed
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import ended, gaps, rollout
@@ -196,8 +196,8 @@ def role(
 
 def of_role(pods: Iterable[Object], name: str) -> list[Object]:
     """Return the pods of a role, by name."""
-    found = [pod for pod in pods if pod["metadata"].get("labels", {}).get(contract.LABEL_ROLE) == name]
-    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+    matching = [pod for pod in pods if pod["metadata"].get("labels", {}).get(contract.LABEL_ROLE) == name]
+    return sorted(matching, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def runs_router(pod: Object) -> bool:
@@ -226,7 +226,7 @@ def _ready_routers(pods: Iterable[Object]) -> list[Object]:
         for pod in pods
         if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
         and not has_ended(pod)
-        and found(pod, "Ready").get("status") == "True"
+        and condition_of(pod, "Ready").get("status") == "True"
     ]
 
 

@@ -100,7 +100,7 @@ def settle(
         Role to why its pods cannot be created, and since when in this rollout.
     """
     chosen = {
-        role: _choose(cr, revision, live, plan.found[role], now, refusal=refused.get(role, NOT_REFUSED))
+        role: _choose(cr, revision, live, plan.revisions[role], now, refusal=refused.get(role, NOT_REFUSED))
         for role, revision in wanted.items()
     }
     for role, other in (_ENGINES, _ENGINES[::-1]):
@@ -121,13 +121,13 @@ def settle(
     return chosen
 
 
-def stays(cr: EldrDeployment, live: Snapshot, role: str, found: Sequence[Revision]) -> Revision | None:
+def stays(cr: EldrDeployment, live: Snapshot, role: str, existing: Sequence[Revision]) -> Revision | None:
     """Return what the pods of a role keep where nothing else can be had; None if there is nothing to keep.
 
     Engines whose workload somebody has deleted come back with what worked last.
     """
     is_gone = role in _ENGINES and revisions.live_workload(cr, live, role) is None
-    return _last_completed(found) if is_gone else revisions.in_use(cr, live, role, found)
+    return _last_completed(existing) if is_gone else revisions.in_use(cr, live, role, existing)
 
 
 def unknown(cr: EldrDeployment, role: str, choice: Choice) -> Unwritten:
@@ -140,7 +140,7 @@ def unknown(cr: EldrDeployment, role: str, choice: Choice) -> Unwritten:
     return Unwritten(revisions.KIND, role, REFUSED, text)
 
 
-def told(role: str, choice: Choice) -> str:
+def message(role: str, choice: Choice) -> str:
     """Return in words that a role has not the revision that its spec asks for."""
     used = choice.revision.name if choice.revision else ""
     if choice.partner:
@@ -164,13 +164,13 @@ def _choose(
     cr: EldrDeployment,
     wanted: Revision,
     live: Snapshot,
-    found: Sequence[Revision],
+    existing: Sequence[Revision],
     now: datetime,
     *,
     refusal: Refusal,
 ) -> Choice:
     spec = _spec(cr, wanted.role)
-    known = {each.name: each for each in (*found, wanted)}
+    known = {each.name: each for each in (*existing, wanted)}
     workload = revisions.live_workload(cr, live, wanted.role)
     name = revisions.name_of(workload) if workload is not None else ""
     begun = revisions.begun_of(workload) if workload is not None else ""
@@ -230,10 +230,10 @@ def _is_complete(
     status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
     existing, available = status.get("replicas", 0), status.get("availableReplicas", 0)
     is_rolled = status.get("updatedReplicas", 0) == existing
-    is_whole = existing == replicas or (existing < replicas and is_refused)
+    is_scaled = existing == replicas or (existing < replicas and is_refused)
     waiting = rollout.waiting_in_vain(pods, now)
     is_up = available and available + waiting == existing
-    return bool(is_observed(workload) and is_rolled and is_whole and is_up)
+    return bool(is_observed(workload) and is_rolled and is_scaled and is_up)
 
 
 def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

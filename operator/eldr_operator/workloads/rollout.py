@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eldr_operator import clock
-from eldr_operator.conditions import NOT_REFUSED, Refusal, found, has_ended, is_observed
+from eldr_operator.conditions import NOT_REFUSED, Refusal, condition_of, has_ended, is_observed
 from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import ended, places
 
@@ -77,9 +77,9 @@ def makes_room_at(
     others = [pod["spec"] for pod in pods if pod["spec"].get("nodeName") and not has_ended(pod)]
     waiting = ((pod, _unschedulable(pod)) for pod in pods if "deletionTimestamp" not in pod["metadata"])
     since = [
-        found[0]
-        for pod, found in waiting
-        if found is not None and places.fits_on_node(found[1], pod["spec"], others)
+        pending[0]
+        for pod, pending in waiting
+        if pending is not None and places.fits_on_node(pending[1], pod["spec"], others)
     ]
     if live is not None and refusal.since:
         template = live["spec"]["template"]["spec"]
@@ -100,7 +100,7 @@ def paced(min_ready_seconds: int) -> Object:
 
 def is_available(live: Mapping[str, Any], pod: Mapping[str, Any], now: datetime) -> bool:
     """Tell whether a pod of a workload has been ready for as long as the workload asks for."""
-    ready, seconds = found(pod, "Ready"), live["spec"].get("minReadySeconds", 0)
+    ready, seconds = condition_of(pod, "Ready"), live["spec"].get("minReadySeconds", 0)
     if ready.get("status") != "True" or not seconds:
         return ready.get("status") == "True"
     since = clock.read(ready.get("lastTransitionTime"))
@@ -137,7 +137,7 @@ def late(
         Why pods cannot be created, and since when in this rollout.
     """
     status = (live or {}).get("status") or {}
-    progressing = found(live, "Progressing")
+    progressing = condition_of(live, "Progressing")
     if progressing.get("reason") == "ProgressDeadlineExceeded":
         return str(progressing.get("message", ""))
     newest = status.get("updateRevision")
@@ -162,7 +162,7 @@ def late(
 
 def refusal_of(live: Mapping[str, Any] | None) -> Refusal:
     """Return why pods of a Deployment cannot be created, as it says itself."""
-    failure = found(live, "ReplicaFailure")
+    failure = condition_of(live, "ReplicaFailure")
     if failure.get("status") != "True":
         return NOT_REFUSED
     return Refusal(str(failure.get("message", "")), clock.read(failure.get("lastTransitionTime")))
@@ -182,7 +182,7 @@ def of_rollout(refusal: Refusal, begun: datetime | None, pods: Iterable[Mapping[
     """
     if refusal.since is None:
         return refusal
-    moments = (clock.read(found(pod, "Ready").get("lastTransitionTime")) for pod in pods)
+    moments = (clock.read(condition_of(pod, "Ready").get("lastTransitionTime")) for pod in pods)
     return refusal._replace(since=max(filter(None, [refusal.since, begun, *moments])))
 
 
@@ -207,11 +207,11 @@ def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any], *, beside: 
 
 def unready_since(pod: Mapping[str, Any]) -> datetime | None:
     """Return since when a pod is not ready; None if it is."""
-    ready = found(pod, "Ready")
+    ready = condition_of(pod, "Ready")
     if ready.get("status") == "True":
         return None
     # a pod that a node has just taken may have waited for it for long
-    since = ready or found(pod, "PodScheduled")
+    since = ready or condition_of(pod, "PodScheduled")
     return clock.read(since.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
@@ -227,7 +227,7 @@ def is_refused(refusal: Refusal, now: datetime) -> bool:
 
 def unscheduled(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's condition of a pod that no node has room for; empty for one that runs, whatever was said before."""
-    scheduled, phase = found(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")
+    scheduled, phase = condition_of(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")
     return scheduled if phase == "Pending" and scheduled.get("reason") == "Unschedulable" else {}
 
 
@@ -248,8 +248,8 @@ def seconds_left(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[float
 
 
 def _left(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[float]:
-    found = filter(None, map(_unschedulable, pods))
-    return [PATIENCE_SECONDS - (now - since).total_seconds() for since, _ in found]
+    pending = filter(None, map(_unschedulable, pods))
+    return [PATIENCE_SECONDS - (now - since).total_seconds() for since, _ in pending]
 
 
 def _missing(
@@ -261,7 +261,7 @@ def _missing(
     may not have been taken yet.
     """
     replicas = (live or {}).get("spec", {}).get("replicas", 0)
-    progressing = found(live, "Progressing")
+    progressing = condition_of(live, "Progressing")
     changed = clock.read(progressing.get("lastUpdateTime"))
     moves = (
         changed is None

@@ -88,15 +88,15 @@ def _secrets(cr: EldrDeployment) -> dict[str, Object]:
     spec = cr.spec.router
     name = contract.admin_secret_name(cr.name)
     token = {"secretName": name, "items": _items(contract.SECRET_TOKEN_KEY)}
-    found: dict[str, Object] = {_TOKEN: {"secret": token}}
+    secret_volumes: dict[str, Object] = {_TOKEN: {"secret": token}}
     if spec.api_keys_secret:
-        found[_KEYS] = {"secret": {"secretName": spec.api_keys_secret}}
+        secret_volumes[_KEYS] = {"secret": {"secretName": spec.api_keys_secret}}
     if spec.tls_secret:
-        found[_TLS] = {"secret": {"secretName": spec.tls_secret, "items": _items(*_PAIR)}}
+        secret_volumes[_TLS] = {"secret": {"secretName": spec.tls_secret, "items": _items(*_PAIR)}}
     if tls := spec.admin_tls:
-        found[_ADMIN] = {"secret": {"secretName": tls.secret_name, "items": _items(*_PAIR)}}
-        found[_AUTHORITY] = authority_volume(tls)
-    return found
+        secret_volumes[_ADMIN] = {"secret": {"secretName": tls.secret_name, "items": _items(*_PAIR)}}
+        secret_volumes[_AUTHORITY] = authority_volume(tls)
+    return secret_volumes
 
 
 def authority_volume(tls: AdminTlsSpec) -> Object:
@@ -112,14 +112,14 @@ def _items(*keys: str) -> list[Object]:
 def _options(cr: EldrDeployment) -> list[str]:
     """Return options, not variables: an earlier router that does not know them must not start, as it would let everybody in."""
     spec = cr.spec.router
-    found = [f"--api-keys={_FOLDERS[_KEYS]}"] if spec.api_keys_secret else []
+    options = [f"--api-keys={_FOLDERS[_KEYS]}"] if spec.api_keys_secret else []
     for option, is_set in ((_TLS, spec.tls_secret), (_ADMIN, spec.admin_tls)):
         if is_set:
             certificate, key = (f"{_FOLDERS[option]}/{name}" for name in _PAIR)
-            found += [f"--{option}-certificate={certificate}", f"--{option}-key={key}"]
+            options += [f"--{option}-certificate={certificate}", f"--{option}-key={key}"]
     if spec.admin_tls:
-        found.append(f"--admin-authority={_FOLDERS[_AUTHORITY]}/{admin_tls.AUTHORITY_KEY}")
-    return found
+        options.append(f"--admin-authority={_FOLDERS[_AUTHORITY]}/{admin_tls.AUTHORITY_KEY}")
+    return options
 
 
 def volumes(cr: EldrDeployment) -> list[Object]:

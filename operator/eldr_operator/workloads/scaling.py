@@ -77,7 +77,7 @@ def manifests(cr: EldrDeployment, live: Snapshot) -> list[Object]:
 
 def statuses(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
     """Return the EldrScalers whose status is not what autoscalers are to read, and what it should be."""
-    found = []
+    stale = []
     for role, kind in _WORKLOADS.items():
         workload = live.owned(kind, meta.child_name(cr, role), cr.metadata.uid) or {}
         if workload and not is_observed(workload):
@@ -86,8 +86,8 @@ def statuses(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
         wanted = {"replicas": (workload.get("status") or {}).get("replicas", 0), "selector": selector}
         scaler = _scaler(cr, role, live)
         if scaler is not None and scaler.get("status") != wanted:
-            found.append((scaler, wanted))
-    return found
+            stale.append((scaler, wanted))
+    return stale
 
 
 def _scaler(cr: EldrDeployment, role: str, live: Snapshot) -> Object | None:
@@ -96,14 +96,14 @@ def _scaler(cr: EldrDeployment, role: str, live: Snapshot) -> Object | None:
 
 def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, _Scale]:
     """Return the replicas that are not the operator's, and who has set them, by role."""
-    found = {}
+    scales = {}
     for role, kind in _WORKLOADS.items():
         scaler = _scaler(cr, role, live)
         by = _manager(scaler) if scaler else (cr.status.get(role) or {}).get("scaledBy", "")
         source = scaler or live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
         if source and by:
-            found[role] = _Scale(source["spec"]["replicas"], by)
-    return found
+            scales[role] = _Scale(source["spec"]["replicas"], by)
+    return scales
 
 
 def _manager(scaler: Mapping[str, Any]) -> str:

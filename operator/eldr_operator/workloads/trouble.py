@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eldr_operator import clock
-from eldr_operator.conditions import Condition, found, has_ended
+from eldr_operator.conditions import Condition, condition_of, has_ended
 from eldr_operator.workloads import ended, rollout
 
 Object = Mapping[str, Any]
@@ -95,7 +95,7 @@ def _stuck(type_: str, pod: Object, now: datetime) -> Condition | None:
             type_, "False", "PodStuck", f"{text}; it waits for finalizers {', '.join(finalizers)}"
         )
     if (
-        found(pod, "Ready").get("reason") == "NodeNotReady"
+        condition_of(pod, "Ready").get("reason") == "NodeNotReady"
         or (pod.get("status") or {}).get("reason") == "NodeLost"
     ):
         text += "; the node does not answer"

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    found : mapping
+    revisions : mapping
         Role to its revisions, the oldest first.
     images : Images
         Of the operator where it may update, else those that run.
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
         Roles whose templates another build has made, and this one would make differently.
     """
 
-    found: Mapping[str, Sequence[Revision]]
+    revisions: Mapping[str, Sequence[Revision]]
     images: Images
     newer: tuple[tuple[str, str], ...]
     updates: bool
@@ -73,19 +73,19 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime, *, make
     maker : str
         Identity of its build.
     """
-    found = {role: revisions.kept(cr, live, role) for role in WORKLOADS}
-    for role, kept in found.items():
-        if lost := _lost(cr, live, role, found, own):
+    by_role = {role: revisions.kept(cr, live, role) for role in WORKLOADS}
+    for role, kept in by_role.items():
+        if lost := _lost(cr, live, role, by_role, own):
             kept.append(lost)
-    running = _running(cr, live, found, own)
+    running = _running(cr, live, by_role, own)
     # decode would go back alone: the others would roll at each window's beginning, and back with its images at its end
-    failed = _failed_in_window(cr, found[contract.ROLE_DECODE], own)
+    failed = _failed_in_window(cr, by_role[contract.ROLE_DECODE], own)
     updates = running is None or (_may_update(cr, now) and not failed)
     images = own if running is None or updates else running
     newer = tuple(
         (now, then) for now, then in zip(_used(cr, images), _used(cr, own), strict=True) if now != then
     )
-    return Plan(found, images, newer, updates, maker, failed)
+    return Plan(by_role, images, newer, updates, maker, failed)
 
 
 def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: Plan) -> Revision:
@@ -96,9 +96,9 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
     made : dict
         The template as this operator makes it.
     """
-    found, digest, generated = known.found[role], inputs(cr, role), meta.digest(made)
+    existing, digest, generated = known.revisions[role], inputs(cr, role), meta.digest(made)
     adopted = None
-    same = [revision for revision in found if revision.inputs == digest]
+    same = [revision for revision in existing if revision.inputs == digest]
     for each in reversed(same):
         # what another release has made of the same spec stays, with the images that the other role has too
         is_kept = (
@@ -109,12 +109,12 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
         if each.made == generated or is_kept:
             return each
     # a release without revisions made it, or what kept its revision is damaged
-    workload = None if in_use(cr, live, role, found) or known.updates else live_workload(cr, live, role)
+    workload = None if in_use(cr, live, role, existing) or known.updates else live_workload(cr, live, role)
     if workload is not None and _was_made_from(cr, workload, digest):
         adopted = _plain(workload["spec"]["template"])
     name = _name(cr, role, digest, adopted or made, known.images)
     template = adopted or _labelled(made, name)
-    return Revision(name, role, _next(found), digest, template, known.images, known.maker, generated)
+    return Revision(name, role, _next(existing), digest, template, known.images, known.maker, generated)
 
 
 def is_kept_back(chosen: Revision, made: Object, maker: str) -> bool:
@@ -138,27 +138,27 @@ def _may_update(cr: EldrDeployment, now: datetime) -> bool:
     return window is not None and maintenance.is_usable(window) and maintenance.opens_at(window, now) is None
 
 
-def _failed_in_window(cr: EldrDeployment, found: Iterable[Revision], own: Images) -> str:
+def _failed_in_window(cr: EldrDeployment, existing: Iterable[Revision], own: Images) -> str:
     """Return the revision of decode that has failed with the operator's images and the spec as it is; empty if none has."""
     if cr.spec.update != "Window":
         return ""
     digest = inputs(cr, contract.ROLE_DECODE)
-    failed = (each for each in found if each.failed and each.inputs == digest)
+    failed = (each for each in existing if each.failed and each.inputs == digest)
     same = (each.name for each in failed if _used(cr, each.images) == _used(cr, own))
     return next(same, "")
 
 
 def _running(
-    cr: EldrDeployment, live: Snapshot, found: Mapping[str, Sequence[Revision]], own: Images
+    cr: EldrDeployment, live: Snapshot, by_role: Mapping[str, Sequence[Revision]], own: Images
 ) -> Images | None:
     """Return the images that pods were made with; None where nothing runs yet."""
     ordered = (contract.ROLE_DECODE, contract.ROLE_PREFILL, contract.ROLE_ROUTER)
     for role in ordered:  # a workload may be gone for a moment, and the other role still tells
-        if runs := in_use(cr, live, role, found[role]):
+        if runs := in_use(cr, live, role, by_role[role]):
             return runs.images
     if workloads := [*filter(None, (live_workload(cr, live, role) for role in WORKLOADS))]:
         return _images(cr, workloads, own)
-    kept = next((found[role] for role in ordered if found[role]), ())
+    kept = next((by_role[role] for role in ordered if by_role[role]), ())
     worked = [each for each in kept if not each.failed] or kept
     last = max(worked, key=lambda each: (each.completed, each.number), default=None)
     return last.images if last else None
@@ -179,7 +179,7 @@ def _images(cr: EldrDeployment, workloads: Iterable[Mapping[str, Any]], other: I
 
 
 def _lost(
-    cr: EldrDeployment, live: Snapshot, role: str, found: Mapping[str, Sequence[Revision]], own: Images
+    cr: EldrDeployment, live: Snapshot, role: str, by_role: Mapping[str, Sequence[Revision]], own: Images
 ) -> Revision | None:
     """Return the revision that a workload has although nobody keeps it any more: somebody has deleted it."""
     workload = live_workload(cr, live, role)
@@ -187,20 +187,20 @@ def _lost(
     if workload is None or not name or name != name_of(workload) or name in live.of_kind(KIND):
         return None  # a name that its pods do not carry is not the operator's
     digest = workload["metadata"]["annotations"].get(ANNOTATION_INPUTS, "")
-    images = _images(cr, [workload], _running(cr, live, found, own) or own)
+    images = _images(cr, [workload], _running(cr, live, by_role, own) or own)
     template = _plain(workload["spec"]["template"])
-    return Revision(name, role, _next(found[role]), digest, template, images, "", "")
+    return Revision(name, role, _next(by_role[role]), digest, template, images, "", "")
 
 
-def _next(found: Sequence[Revision]) -> int:
-    return found[-1].number + 1 if found else 1
+def _next(existing: Sequence[Revision]) -> int:
+    return existing[-1].number + 1 if existing else 1
 
 
 def _was_made_from(cr: EldrDeployment, workload: Mapping[str, Any], digest: str) -> bool:
     """Tell whether a workload that no revision tells of has the template of the spec as it is now."""
-    told = (workload["metadata"].get("annotations") or {}).get(ANNOTATION_INPUTS)
-    if told is not None:
-        return bool(told == digest)
+    annotation = (workload["metadata"].get("annotations") or {}).get(ANNOTATION_INPUTS)
+    if annotation is not None:
+        return bool(annotation == digest)
     # made by a release without revisions; a restored object has no status, and its pods are what it asks for
     return bool(cr.status.get("observedGeneration", cr.metadata.generation) == cr.metadata.generation)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.conditions import found
+from eldr_operator.conditions import condition_of
 from eldr_operator.meta import digest, owner_reference
 from tests.fakes.kubernetes.store import Object, Store, matches
 from tests.support.kube import Refused
@@ -190,7 +190,7 @@ class Controllers:
         }
         if is_refused:
             failure = {"type": "ReplicaFailure", "status": "True", "message": self.refusal}
-            since = found(live, "ReplicaFailure").get("lastTransitionTime") or self._store.stamp()
+            since = condition_of(live, "ReplicaFailure").get("lastTransitionTime") or self._store.stamp()
             told["conditions"] = [failure | {"lastTransitionTime": since}]
         if live["kind"] == "StatefulSet":
             is_over = updated == len(pods) == live["spec"].get("replicas", 1)
@@ -200,7 +200,10 @@ class Controllers:
             self._write(live, told)
 
     def _is_available(self, live: Object, pod: Object) -> bool:
-        seconds, since = live["spec"].get("minReadySeconds", 0), found(pod, "Ready").get("lastTransitionTime")
+        seconds, since = (
+            live["spec"].get("minReadySeconds", 0),
+            condition_of(pod, "Ready").get("lastTransitionTime"),
+        )
         if not _is_ready(pod) or not seconds:
             return _is_ready(pod)
         now, ready_at = clock.read(self._store.stamp()), clock.read(since)
@@ -220,7 +223,7 @@ def _revision(pod: Object) -> str:
 
 
 def _is_ready(pod: Object) -> bool:
-    return found(pod, "Ready").get("status") == "True"
+    return condition_of(pod, "Ready").get("status") == "True"
 
 
 def _age(pod: Object) -> tuple[bool, int]:

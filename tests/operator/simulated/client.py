@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from eldr import contract
-from eldr_operator.conditions import found
+from eldr_operator.conditions import condition_of
 from tests.fakes.kubernetes.simulation import Simulation
 from tests.operator.simulated.process import SimulatedOperator
 from tests.operator.world import KIND, World
@@ -46,7 +46,7 @@ class ConstantClient:
 
     def _look(self, live: Object) -> None:
         now, is_served = self._simulation.loop.time(), self._answers()
-        available = found(live, "Available").get("status", "")
+        available = condition_of(live, "Available").get("status", "")
         if (seen := (live["metadata"]["uid"], is_served, available)) != self._seen:
             self._seen, self._since = seen, now
         assert available == str(is_served) or now - self._since <= FAILS_SECONDS + LATE_SECONDS, (
@@ -65,4 +65,4 @@ class ConstantClient:
 
 
 def _is_ready(pod: Object) -> bool:
-    return "deletionTimestamp" not in pod["metadata"] and found(pod, "Ready").get("status") == "True"
+    return "deletionTimestamp" not in pod["metadata"] and condition_of(pod, "Ready").get("status") == "True"

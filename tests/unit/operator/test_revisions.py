@@ -192,7 +192,7 @@ def test_a_damaged_revision_is_none(data):
     cr = make_vllm()
     live = seen(cr, [revision(1, OLD)])
     live.children[revisions.KIND, "x-decode-1"]["data"] = data
-    assert updates.plan(cr, live, Images(*NEW), NOW, maker=ME).found["decode"] == []
+    assert updates.plan(cr, live, Images(*NEW), NOW, maker=ME).revisions["decode"] == []
 
 
 def test_of_a_role_whose_revision_in_use_is_not_known_none_goes():

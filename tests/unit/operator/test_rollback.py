@@ -314,7 +314,7 @@ def test_the_other_role_goes_back_where_kv_would_not_match(world, role, other):
     after = world.revision(other, 2, key="new", completed=0)
     chosen = world.settle(bad, after)
     assert [chosen[each].revision.name for each in (role, other)] == [good.name, before.name]
-    assert rollback.told(other, chosen[other]).endswith(f"the one that {role} can exchange KV with")
+    assert rollback.message(other, chosen[other]).endswith(f"the one that {role} can exchange KV with")
     assert {*chosen[other].kept} >= {before.name, after.name}
 
 
