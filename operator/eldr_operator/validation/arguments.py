@@ -158,19 +158,19 @@ def uncounted(cr: EldrDeployment, role: str) -> list[str]:
     if cr.spec.engine.type != "vLLM":
         return []
     lists = {"spec.engine.args": cr.spec.engine.args, f"spec.{role}.args": getattr(cr.spec, role).args}
-    found = {}
+    faults = {}
     for field, args in lists.items():
         for option in options(args):
             for rule in _UNCOUNTED:
                 if rule.matches(option):  # the last one counts
-                    found[rule] = (
+                    faults[rule] = (
                         ""
                         if rule.lets_pass(option.value)
                         else f"{field}[{option.index}] ({option.shown}): {rule.remedy}"
                     )
                 elif option.name == f"--no-{rule.names[0].removeprefix('--')}":
-                    found[rule] = ""
-    return [*filter(None, found.values()), *speculation.untried(cr, role)]
+                    faults[rule] = ""
+    return [*filter(None, faults.values()), *speculation.untried(cr, role)]
 
 
 def joined(args: Sequence[str], field: str) -> Iterator[Problem]:
@@ -198,8 +198,8 @@ def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
     keys = {option.key: as_json(option.value) for option in configs if option.key}
     values = [as_json(option.value) for option in configs if not option.key]
     # vLLM makes one value of all keys and appends it; the last value counts
-    found = keys or (values[-1] if values else None)
-    if asked and not (isinstance(found, dict) and found.get("communicator")):
+    config = keys or (values[-1] if values else None)
+    if asked and not (isinstance(config, dict) and config.get("communicator")):
         yield Problem("InvalidArgument", f"{field}[{asked[0].index}]", asked[0].shown, _EPLB.remedy)
 
 

@@ -23,7 +23,7 @@ def problems(patch: Object, field: str) -> list[Problem]:
     field : str
         Path of the patch in the custom resource.
     """
-    found = [
+    invalid = [
         Problem(_REASON, f"{field}.{key}", value, "only metadata and spec can be patched")
         for key, value in patch.items()
         if key not in {"metadata", "spec"}
@@ -31,13 +31,13 @@ def problems(patch: Object, field: str) -> list[Problem]:
     for key in sorted(patch.keys() & {"metadata", "spec"}):
         here, value = f"{field}.{key}", patch[key]
         if not isinstance(value, dict):
-            found.append(Problem(_REASON, here, value, "write an object"))
+            invalid.append(Problem(_REASON, here, value, "write an object"))
         elif DIRECTIVE in value:
             remedy = "write it deeper, into the objects or items that are meant: it would take everything"
-            found.append(Problem(_REASON, f"{here}.{DIRECTIVE}", value[DIRECTIVE], remedy))
+            invalid.append(Problem(_REASON, f"{here}.{DIRECTIVE}", value[DIRECTIVE], remedy))
         else:
-            found += _of_object(value, here, has_lists=key == "spec")
-    return found
+            invalid += _of_object(value, here, has_lists=key == "spec")
+    return invalid
 
 
 def _of_object(value: Object, field: str, *, has_lists: bool = False) -> Iterator[Problem]:
@@ -54,7 +54,7 @@ def _of_object(value: Object, field: str, *, has_lists: bool = False) -> Iterato
         elif isinstance(item, dict):
             yield from _of_object(item, here)
         elif isinstance(item, list):
-            yield from _of_whole_list(item, here)
+            yield from _of_atomic_list(item, here)
 
 
 def _of_list(items: Any, field: str, merge_key: str) -> Iterator[Problem]:
@@ -71,7 +71,7 @@ def _of_list(items: Any, field: str, merge_key: str) -> Iterator[Problem]:
             yield Problem(_REASON, here, item, f"each item needs {merge_key}, by which it is merged")
 
 
-def _of_whole_list(items: list[Any], field: str) -> Iterator[Problem]:
+def _of_atomic_list(items: list[Any], field: str) -> Iterator[Problem]:
     for index, item in enumerate(items):
         if not isinstance(item, dict):
             continue

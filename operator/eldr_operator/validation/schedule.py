@@ -12,11 +12,11 @@ _FIVE = "write five cron fields, minute hour day month weekday, for example"
 
 def problems(refit: RefitSpec) -> list[Problem]:
     """Return what is wrong with a schedule and its time zone."""
-    found = []
+    invalid = []
     if refit.schedule and (fault := cron.fault(refit.schedule)):
         text = f'{fault}; {_FIVE} "0 3 * * *", or ""'
-        found.append(Problem("InvalidSchedule", "spec.refit.schedule", refit.schedule, text))
-    return found + _zone("InvalidTimeZone", "spec.refit.timeZone", refit.time_zone)
+        invalid.append(Problem("InvalidSchedule", "spec.refit.schedule", refit.schedule, text))
+    return invalid + _zone("InvalidTimeZone", "spec.refit.timeZone", refit.time_zone)
 
 
 def window_problems(window: MaintenanceWindow | None) -> list[Problem]:
@@ -24,11 +24,11 @@ def window_problems(window: MaintenanceWindow | None) -> list[Problem]:
     if window is None:
         return []
     field, reason = "spec.refit.drift.maintenanceWindow", "InvalidMaintenanceWindow"
-    found = []
+    invalid = []
     if fault := cron.fault(window.schedule):
         text = f'{fault}; {_FIVE} "0 1 * * *", or remove the window'
-        found.append(Problem(reason, f"{field}.schedule", window.schedule, text))
-    return found + _zone(reason, f"{field}.timeZone", window.time_zone)
+        invalid.append(Problem(reason, f"{field}.schedule", window.schedule, text))
+    return invalid + _zone(reason, f"{field}.timeZone", window.time_zone)
 
 
 def _zone(reason: str, field: str, value: str) -> list[Problem]:

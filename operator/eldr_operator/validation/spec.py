@@ -39,7 +39,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     ]
 
 
-def blocked_roles(cr: EldrDeployment, found: Iterable[Problem]) -> set[str]:
+def blocked_roles(cr: EldrDeployment, invalid: Iterable[Problem]) -> set[str]:
     """Return the roles whose pods must stay as they are, because a field that they are made from cannot be used."""
     router = contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
     fields = {
@@ -48,7 +48,7 @@ def blocked_roles(cr: EldrDeployment, found: Iterable[Problem]) -> set[str]:
         contract.ROLE_ROUTER: [],
     }
     fields[router].append("spec.router.")
-    unusable = [problem.field for problem in found]
+    unusable = [problem.field for problem in invalid]
     return {
         role
         for role, prefixes in fields.items()

@@ -19,18 +19,18 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     if cr.spec.engine.type != "vLLM":
         return []
     prefill, decode = _asked(cr)
-    found = {}
+    invalid = {}
     if prefill.layers != decode.layers and (prefill.have_kv or decode.have_kv):
         other = decode if decode.field.startswith("spec.decode.") or not prefill.field else prefill
         remedy = (
             "write it into spec.engine.args, alike for both roles: layers that draft have KV too, and NIXL hands KV over only "
             "between engines whose layers are the same"
         )
-        found[other.field] = Problem("InvalidArgument", other.field, other.shown, remedy)
+        invalid[other.field] = Problem("InvalidArgument", other.field, other.shown, remedy)
     if decode.config and cr.spec.decode.parallelism.balance == contract.BALANCE_ACTIVATIONS:
         remedy = "remove it, or spec.decode.parallelism.balance: the two were never tried together"
-        found[decode.field] = Problem("InvalidArgument", decode.field, decode.shown, remedy)
-    return list(found.values())
+        invalid[decode.field] = Problem("InvalidArgument", decode.field, decode.shown, remedy)
+    return list(invalid.values())
 
 
 def untried(cr: EldrDeployment, role: str) -> list[str]:

@@ -79,8 +79,8 @@ def _of_pods(patch: Object, field: str, made: Mapping[str, _Made]) -> Iterator[P
         if isinstance(image := container.get("image"), str) and not names.is_image(image):
             yield Problem(_REASON, f"{where}.image", image, names.IMAGE_REMEDY)
         probe, at, example = container.get("startupProbe"), f"{where}.startupProbe", "{periodSeconds: 10}"
-        whole = "write a whole number"
-        yield from _of_object(probe, at, example, _is_whole, whole, "periodSeconds", "failureThreshold")
+        integer = "write a whole number"
+        yield from _of_object(probe, at, example, _is_integer, integer, "periodSeconds", "failureThreshold")
         if name in made:
             yield from _of_container(made[name], where, container)
 
@@ -101,16 +101,16 @@ def _of_object(
         yield Problem(_REASON, where, given, f"write an object, such as {example}")
         return
     for key in keys:
-        found = (given or {}).get(key)
-        if found is not None and not kind(found):
-            yield Problem(_REASON, f"{where}.{key}", found, remedy)
+        value = (given or {}).get(key)
+        if value is not None and not kind(value):
+            yield Problem(_REASON, f"{where}.{key}", value, remedy)
 
 
 def _are_strings(given: Any) -> bool:
     return isinstance(given, dict) and all(isinstance(value, str | None) for value in given.values())
 
 
-def _is_whole(given: Any) -> bool:
+def _is_integer(given: Any) -> bool:
     return type(given) is int
 
 
