@@ -18,9 +18,9 @@ def identity(image: str) -> str:
 
 def digest(folders: Iterable[Path]) -> str:
     """Return a digest of the Python modules in folders, by their place below them and their content."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             content = path.read_bytes()
-            found.update(f"{path.relative_to(folder)} {len(content)}\0".encode() + content)
-    return found.hexdigest()[:_DIGITS]
+            hasher.update(f"{path.relative_to(folder)} {len(content)}\0".encode() + content)
+    return hasher.hexdigest()[:_DIGITS]

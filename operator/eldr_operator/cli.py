@@ -35,13 +35,13 @@ def _labels(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     del context, parameter
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
-        if not (name and sign) or name in found:
+        if not (name and sign) or name in labels:
             raise click.BadParameter(f"expected LABEL=VALUE, each label once, got {text!r}")
-        found[name] = value
-    return tuple(found.items())
+        labels[name] = value
+    return tuple(labels.items())
 
 
 @click.command("operator", context_settings={"auto_envvar_prefix": "ELDR_OPERATOR", "show_default": True})

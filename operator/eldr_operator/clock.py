@@ -40,14 +40,14 @@ class SteadyClock:
 
     def __call__(self) -> datetime:
         """Return the time."""
-        now, told = self._monotonic(), self._clock()
+        now, wall_time = self._monotonic(), self._clock()
         expected = self._at + timedelta(seconds=now - self._then)
-        if abs((told - expected).total_seconds()) > _STEP_SECONDS:
+        if abs((wall_time - expected).total_seconds()) > _STEP_SECONDS:
             self._jumped = now if self._jumped is None else self._jumped
             if now - self._jumped < _TRUST_SECONDS:
                 return expected.replace(microsecond=0)
-        self._at, self._then, self._jumped = told, now, None
-        return told
+        self._at, self._then, self._jumped = wall_time, now, None
+        return wall_time
 
 
 def stamp(time: datetime) -> str:
@@ -55,11 +55,11 @@ def stamp(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read(told: object) -> datetime | None:
+def read(value: object) -> datetime | None:
     """Return the time that :func:`stamp` wrote, or another one with a time zone; None for what cannot be written again."""
     try:
-        found = datetime.fromisoformat(told) if isinstance(told, str) else None
-        return None if found is None else usable(found)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return None if moment is None else usable(moment)
     except ValueError:
         return None
 

@@ -39,13 +39,13 @@ def is_zone(name: str) -> bool:
 def latest(schedule: str, zone: str, now: datetime) -> datetime:
     """Return the last time that an expression came, up to and with now."""
     before = next(CronSim(schedule, now.astimezone(ZoneInfo(zone)) - _REPEATED, reverse=True))
-    found = before
+    last = before
     # Forward again: backwards it comes at other times in an hour that is repeated.
     for came in CronSim(schedule, before - _MINUTE):
         if came.astimezone(UTC) > now:
-            return found.astimezone(UTC)
-        found = came
-    return found.astimezone(UTC)
+            return last.astimezone(UTC)
+        last = came
+    return last.astimezone(UTC)
 
 
 def following(schedule: str, zone: str, now: datetime) -> datetime:

@@ -41,19 +41,19 @@ class _Login(kopf.ConnectionInfo):
 
 async def _login() -> _Login:
     """Return what kopf needs of the same configuration that every other request uses."""
-    found = await configuration()
-    header = await found.get_api_key_with_prefix("BearerToken")
+    config = await configuration()
+    header = await config.get_api_key_with_prefix("BearerToken")
     scheme, _, token = (header or "").partition(" ")
     return _Login(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
-        server_name=found.tls_server_name,
+        server=config.host,
+        ca_path=config.ssl_ca_cert,
+        insecure=not config.verify_ssl,
+        server_name=config.tls_server_name,
         scheme=scheme or None,
         token=token or None,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
-        proxy_url=found.proxy,
+        certificate_path=config.cert_file,
+        private_key_path=config.key_file,
+        proxy_url=config.proxy,
     )
 
 
@@ -87,10 +87,10 @@ def registry(changed: Callable[..., None], watches: Watches) -> kopf.OperatorReg
 
 
 def _watcher(changed: Callable[..., None], kind: str) -> Callable[..., Awaitable[None]]:
-    async def told(event: kopf.RawEvent, **_: Any) -> None:
+    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
         changed(kind, dict(event["object"]), is_gone=event["type"] == "DELETED")
 
-    return told
+    return on_event
 
 
 class _NoDifferences(kopf.DiffBaseStorage):

@@ -60,7 +60,7 @@ async def served(health: Health, host: str, port: int) -> AsyncIterator[None]:
 
 def _answer(fault: Fault) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def answer(_: web.Request) -> web.StreamResponse:
-        found = fault()
-        return web.Response(text=f"{found or 'ok'}\n", status=503 if found else 200)
+        problem = fault()
+        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
 
     return answer

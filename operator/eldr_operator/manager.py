@@ -97,12 +97,14 @@ class Manager:
 
     def not_ready(self) -> str:
         """Return why resources that should be served are not; empty if all are, idle ones included."""
-        found = [f"{stream}: {why}" for stream, why in sorted(self._streams.blind.items(), key=str)]
+        problems = [f"{stream}: {why}" for stream, why in sorted(self._streams.blind.items(), key=str)]
         for controller in self._controllers:
             idle = controller.idle_seconds()
             if self._acts.is_set() and idle > _IDLE_SECONDS:
-                found.append(f"no pass over {controller.name} has ended for {idle:.0f} s, though one is due")
-        return "\n".join(found)
+                problems.append(
+                    f"no pass over {controller.name} has ended for {idle:.0f} s, though one is due"
+                )
+        return "\n".join(problems)
 
     def changed(self, kind: str, live: Object, *, is_gone: bool) -> None:
         """Take a change that a watch has told, and wake the deployment that it concerns."""

@@ -117,10 +117,10 @@ class _Blind(Collector):
 
     def collect(self) -> Iterator[Metric]:
         text = "1 for each kind that should be read in a namespace (empty: in all) and is not."
-        found = GaugeMetricFamily("eldr_operator_blind", text, labels=["kind", "namespace"])
+        family = GaugeMetricFamily("eldr_operator_blind", text, labels=["kind", "namespace"])
         for kind, namespace in [*self._streams()]:
-            found.add_metric([kind, namespace or ""], 1)
-        yield found
+            family.add_metric([kind, namespace or ""], 1)
+        yield family
 
 
 class _Elsewhere(Collector):
@@ -131,10 +131,10 @@ class _Elsewhere(Collector):
         text = (
             "1 for each namespace in which this operator writes nothing, because another release serves it."
         )
-        found = GaugeMetricFamily("eldr_operator_managed_elsewhere", text, labels=["namespace", "by"])
+        family = GaugeMetricFamily("eldr_operator_managed_elsewhere", text, labels=["namespace", "by"])
         for namespace, other in self._namespaces().items():
-            found.add_metric([namespace, other], 1)
-        yield found
+            family.add_metric([namespace, other], 1)
+        yield family
 
 
 class _Conditions(Collector):
@@ -144,7 +144,7 @@ class _Conditions(Collector):
         self._live = live
 
     def collect(self) -> Iterator[Metric]:
-        found = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "eldr_operator_condition",
             "Conditions of EldrDeployments and EldrFits, with their reasons: 1 for the status that a condition has, 0 for the others.",
             labels=["kind", "namespace", "name", "type", "reason", "status"],
@@ -161,5 +161,5 @@ class _Conditions(Collector):
                         condition.get("reason", ""),
                         status.lower(),
                     ]
-                    found.add_metric(labels, float(condition["status"] == status))
-        yield found
+                    family.add_metric(labels, float(condition["status"] == status))
+        yield family

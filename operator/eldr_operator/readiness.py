@@ -24,11 +24,16 @@ def summed_up(
     roles : sequence of Condition
         Of prefill, decode and router.
     """
-    amiss = [found for found in (*causes, progressing, available, *roles) if found.status != "True"]
-    first = min(amiss, key=lambda found: found.status, default=None)  # False before Unknown
+    amiss = [
+        condition for condition in (*causes, progressing, available, *roles) if condition.status != "True"
+    ]
+    first = min(amiss, key=lambda condition: condition.status, default=None)  # False before Unknown
     if first is None or (first.reason != _DEADLINE and first not in (available, *roles)):
         return first
-    cause = next((found for found in roles if found.status != "True" and found.reason not in SYMPTOMS), None)
+    cause = next(
+        (condition for condition in roles if condition.status != "True" and condition.reason not in SYMPTOMS),
+        None,
+    )
     if cause is None or cause == first:
         return first
     return cause._replace(

@@ -135,7 +135,7 @@ class Workloads:
             await common.recorder.managed_elsewhere(without_spec(body), other, common.clock())
             return None  # woken when the other release has left
         if not common.is_readable(namespace):
-            await self._tell_unreadable(namespace, body)
+            await self._report_unreadable(namespace, body)
             return None  # each list of the streams wakes all
         if body is None:
             common.applier.forget(key)
@@ -150,7 +150,7 @@ class Workloads:
             await self._report_unreadable_spec(body, error)
             return None  # nothing changes until the spec does, or the operator
         if cr.metadata.deletion_timestamp is not None:
-            await self._tell_terminating(cr, body)
+            await self._report_terminating(cr, body)
             return None  # owner references do the rest
         return await self._pass(cr)
 
@@ -194,7 +194,7 @@ class Workloads:
             waits.append(left)
         return min(waits, default=None)
 
-    async def _tell_terminating(self, cr: EldrDeployment, body: Object) -> None:
+    async def _report_terminating(self, cr: EldrDeployment, body: Object) -> None:
         if held := body["metadata"].get("finalizers"):
             text = f"it is deleted and waits for {', '.join(held)}; what runs goes on until then, unmanaged"
             now = self._common.clock()
@@ -209,7 +209,7 @@ class Workloads:
         status = unknown(cr, "SpecUnreadable", text, now) | {"observedGeneration": cr.metadata.generation}
         await self._common.recorder.deployment(cr, status, now)
 
-    async def _tell_unreadable(self, namespace: str, body: Object | None) -> None:
+    async def _report_unreadable(self, namespace: str, body: Object | None) -> None:
         """Tell that nothing is done for a deployment, where that is more than a moment without an answer."""
         refused = self._common.streams.refused(namespace)
         why = [text for kind, text in refused.items() if kind in DECISIVE]
@@ -268,7 +268,7 @@ class Centroids:
             self._locality.forget(key)
             self._secrets.forget(key)
             self._wanted.pop(key, None)
-            await self._tell_waiting(await self._locality.fits(bodies, common.clock()))
+            await self._report_waiting(await self._locality.fits(bodies, common.clock()))
             return None
         try:
             cr = parse(EldrDeployment, body)
@@ -324,7 +324,7 @@ class Centroids:
         in_effect = {view.policy for view in outcome.look.routers} - {""}
         return poll_seconds(cr.spec.router.policy, in_effect, self._poll_seconds)
 
-    async def _tell_waiting(self, all_fits: Sequence[EldrFit]) -> None:
+    async def _report_waiting(self, all_fits: Sequence[EldrFit]) -> None:
         now = self._common.clock()
         waiting = [fit for fit in all_fits if not fit.is_finished and fit.metadata.deletion_timestamp is None]
         # those whose status says so need no write

@@ -22,7 +22,7 @@ Of = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Found:
+class _Observed:
     workloads: tuple[Of, Sequence[Problem], Workloads] | None = None
     locality: tuple[Of, Outcome] | None = None
     writes: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -35,35 +35,35 @@ class Reporter:
         self._cache = cache
         self._recorder = recorder
         self._clock = clock
-        self._found: dict[Key, _Found] = {}
+        self._observed: dict[Key, _Observed] = {}
 
     async def workloads(self, cr: EldrDeployment, problems: Sequence[Problem], running: Workloads) -> None:
         """Take what runs."""
-        found = self._of(cr)
-        found.workloads = (_of(cr), problems, running)
-        await self._write(cr, found)
+        observed = self._of(cr)
+        observed.workloads = (_of(cr), problems, running)
+        await self._write(cr, observed)
 
     async def locality(self, cr: EldrDeployment, outcome: Outcome) -> None:
         """Take what was decided about centroids."""
-        found = self._of(cr)
-        found.locality = (_of(cr), outcome)
-        await self._write(cr, found)
+        observed = self._of(cr)
+        observed.locality = (_of(cr), outcome)
+        await self._write(cr, observed)
 
     def forget(self, key: Key) -> None:
         """Drop what is known of a deployment that is gone."""
-        self._found.pop(key, None)
+        self._observed.pop(key, None)
 
-    def _of(self, cr: EldrDeployment) -> _Found:
-        return self._found.setdefault((cr.namespace, cr.name), _Found())
+    def _of(self, cr: EldrDeployment) -> _Observed:
+        return self._observed.setdefault((cr.namespace, cr.name), _Observed())
 
-    async def _write(self, cr: EldrDeployment, found: _Found) -> None:
+    async def _write(self, cr: EldrDeployment, observed: _Observed) -> None:
         # one after the other: each starts from the status that the other has left
-        async with found.writes:
+        async with observed.writes:
             body = self._cache.get(contract.KIND_DEPLOYMENT, cr.namespace, cr.name)
-            if body is None or found.workloads is None or found.locality is None:
+            if body is None or observed.workloads is None or observed.locality is None:
                 return
             cr, now = parse(EldrDeployment, body), self._clock()
-            (of_workloads, problems, running), (of_locality, outcome) = found.workloads, found.locality
+            (of_workloads, problems, running), (of_locality, outcome) = observed.workloads, observed.locality
             if of_workloads == of_locality == _of(cr):
                 await self._recorder.deployment(cr, status(cr, problems, running, outcome, now), now)
 

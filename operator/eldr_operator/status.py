@@ -60,9 +60,9 @@ def status(
 def unknown(cr: EldrDeployment, reason: str, why: str, now: datetime) -> Object:
     """Return the status of a deployment that is not looked after: what was last observed, and why it may be wrong by now."""
     before = cr.status.get("conditions", ())
-    told = Condition("Ready", "Unknown", reason, why)
-    kept = [condition for condition in before if condition["type"] != told.type]
-    return {**cr.status, "conditions": [*merged(before, [told], cr.metadata.generation, now), *kept]}
+    ready = Condition("Ready", "Unknown", reason, why)
+    kept = [condition for condition in before if condition["type"] != ready.type]
+    return {**cr.status, "conditions": [*merged(before, [ready], cr.metadata.generation, now), *kept]}
 
 
 def _role(running: Workloads, name: str) -> Object:
