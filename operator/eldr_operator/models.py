@@ -1,4 +1,4 @@
-"""The custom resources as typed, frozen values; JSON is parsed here, at the border, and nowhere else."""
+"""The custom resources as typed, frozen values; JSON is parsed here, on the way in, and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from eldr import contract
-from eldr_operator import border, clock
+from eldr_operator import clock, parsing
 from eldr_operator.camel import CamelModel
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.errors import InvalidResourceError, Problem
@@ -363,8 +363,8 @@ class EldrFit(CamelModel):
             return None
 
     def _condition(self, name: str) -> Mapping[str, Any]:
-        told = self.status.get("conditions", ())
-        return next((condition for condition in told if condition.get("type") == name), {})
+        conditions = self.status.get("conditions", ())
+        return next((condition for condition in conditions if condition.get("type") == name), {})
 
 
 Figure = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -379,7 +379,7 @@ class Report(BaseModel):
     reason: str
     message: str
     pointer: CentroidSet | None = Field(default=None, validation_alias=AliasChoices("set"))
-    samples: int = Field(default=0, ge=0, le=border.MOST_COUNT)
+    samples: int = Field(default=0, ge=0, le=parsing.MOST_COUNT)
     layers_kept: tuple[int, ...] = ()
     rho: Figure | None = None
     weighting: str = ""
@@ -406,10 +406,10 @@ def parse(kind: type[M], body: Mapping[str, Any]) -> M:
         problems = tuple(
             Problem(
                 "InvalidField",
-                ".".join(map(str, found["loc"])) or kind.__name__,
-                found["input"],
-                found["msg"],
+                ".".join(map(str, detail["loc"])) or kind.__name__,
+                detail["input"],
+                detail["msg"],
             )
-            for found in error.errors(include_url=False)
+            for detail in error.errors(include_url=False)
         )
         raise InvalidResourceError(problems) from error

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from eldr_operator import border, clock
+from eldr_operator import clock, parsing
 from eldr_operator.camel import CamelModel
 
 R = TypeVar("R", bound="Record")
@@ -42,26 +42,26 @@ class Record(CamelModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def read_by(border_of: Callable[[Any], Any]) -> BeforeValidator:
-    """Have a field pass a border where a record is read. What was reckoned here is as it is: it must end no pass.
+def read_by(parse: Callable[[Any], Any]) -> BeforeValidator:
+    """Have a field parsed where a record is read. What was reckoned here is as it is: it must end no pass.
 
     Parameters
     ----------
-    border_of : callable
+    parse : callable
         Returns what a value is, None for one that is none.
     """
 
     def check(value: Any, info: ValidationInfo) -> Any:
         if info.context != _READING:
             return value
-        if (found := border_of(value)) is None:
+        if (parsed := parse(value)) is None:
             raise ValueError("cannot be read")
-        return found
+        return parsed
 
     return BeforeValidator(check)
 
 
-def _whole(value: object, check: Any) -> Any:
+def _complete(value: object, check: Any) -> Any:
     try:
         return check(value)
     except ValidationError:
@@ -70,12 +70,12 @@ def _whole(value: object, check: Any) -> Any:
 
 Time = Annotated[datetime, read_by(clock.read)]
 Flag = Annotated[bool, Strict()]
-Count = Annotated[int, read_by(border.count)]
-Amount = Annotated[float, read_by(lambda value: border.number(value, 0, _MOST_AMOUNT))]
+Count = Annotated[int, read_by(parsing.count)]
+Amount = Annotated[float, read_by(lambda value: parsing.number(value, 0, _MOST_AMOUNT))]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
-Label = Annotated[str, read_by(border.name)]
+Label = Annotated[str, read_by(parsing.name)]
 """A name; empty for what is none."""
-Whole = WrapValidator(_whole)
+Complete = WrapValidator(_complete)
 """Of what is of no use where a part is missing: counts that are told by their place, a pointer to a set."""
 
 
@@ -87,17 +87,17 @@ def read(kind: type[R], value: object) -> R:
     ValueError
         If what the record itself needs is missing.
     """
-    told: Any = value if isinstance(value, Mapping) else {}
+    record: Any = value if isinstance(value, Mapping) else {}
     while True:
         try:
-            return kind.model_validate(told, context=_READING)
+            return kind.model_validate(record, context=_READING)
         except ValidationError as error:
             places = {_place(each) for each in error.errors(include_url=False, include_input=False)}
             if () in places:
                 raise
-            told = copy.deepcopy(told)
+            record = copy.deepcopy(record)
             for place in sorted(places, key=_depth, reverse=True):
-                _drop(told, place)
+                _drop(record, place)
 
 
 def _place(error: ErrorDetails) -> Place:
@@ -111,10 +111,10 @@ def _depth(place: Place) -> tuple[int, int]:
     return len(place), place[-1] if isinstance(place[-1], int) else 0
 
 
-def _drop(told: Any, place: Place) -> None:
+def _drop(container: Any, place: Place) -> None:
     for key in place[:-1]:
-        told = told[key]
-    del told[place[-1]]
+        container = container[key]
+    del container[place[-1]]
 
 
 def not_after(value: R, now: datetime) -> R:

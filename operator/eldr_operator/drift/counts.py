@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eldr.contract import SIMILARITY_BINS
-from eldr_operator import border
+from eldr_operator import parsing
 
 _OF_90_PERCENT = 1.645
 """Standard errors from the middle of such an interval to its ends."""
@@ -118,7 +118,7 @@ class Baseline:
 
 def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic | None:
     """Read ``traffic`` of a router's state; None where it is not what it should be."""
-    epoch, digest = border.count(value.get("epoch")), border.name(value.get("digest"))
+    epoch, digest = parsing.count(value.get("epoch")), parsing.name(value.get("digest"))
     try:
         counts = _read_counts(value, "traffic")
     except ValueError:
@@ -128,12 +128,12 @@ def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic | None:
 
 def read_saving(value: Mapping[str, Any]) -> Saving | None:
     """Read ``saving`` of a router's state; None where it is not what it should be."""
-    steps = border.count(value.get("steps"))
-    share = border.number(value.get("share"), -_MOST_SHARE, 1)
-    error = border.number(value.get("error"), 0, _MOST_SHARE)
+    steps = parsing.count(value.get("steps"))
+    share = parsing.number(value.get("share"), -_MOST_SHARE, 1)
+    error = parsing.number(value.get("error"), 0, _MOST_SHARE)
     known = {key: value[key] for key in ("batch", "drafts") if value.get(key) is not None}
-    batch = border.number(known.get("batch"), 0, _MOST_BATCH)
-    drafts = border.number(known.get("drafts"), 0, _MOST_SHARE)
+    batch = parsing.number(known.get("batch"), 0, _MOST_BATCH)
+    drafts = parsing.number(known.get("drafts"), 0, _MOST_SHARE)
     bad = ("batch" in known and batch is None) or ("drafts" in known and drafts is None)
     if bad or steps is None or share is None or error is None:
         return None
@@ -166,24 +166,24 @@ def read_baseline(value: Any, k: int | None = None) -> Baseline:
         before = None
     if before is not None and len(before.clusters) != clusters:
         before = None
-    shares = [border.number(value.get(key), -_MOST_SHARE, 1) for key in _PREDICTED]
+    shares = [parsing.number(value.get(key), -_MOST_SHARE, 1) for key in _PREDICTED]
     damaged = any(
         value.get(key) is not None and one is None for key, one in zip(_PREDICTED, shares, strict=True)
     )
     # a prediction without the interval that it was made with would seem more certain than it is
     saving, low, high = (None, None, None) if damaged else shares
-    return Baseline(counts, saving, low, high, border.number(value.get("batch"), 0, _MOST_BATCH), before)
+    return Baseline(counts, saving, low, high, parsing.number(value.get("batch"), 0, _MOST_BATCH), before)
 
 
 def read_baselines(value: object) -> dict[str, Baseline | None]:
     """Read what :func:`dump` wrote of each set, by digest; what cannot be read is read from the fit's report again."""
-    whole: dict[str, Baseline | None] = {}
+    baselines: dict[str, Baseline | None] = {}
     for digest, one in list(value.items())[-_MOST_REMEMBERED:] if isinstance(value, Mapping) else ():
         try:
-            whole[digest] = read_baseline(one) if one != {} else None
+            baselines[digest] = read_baseline(one) if one != {} else None
         except ValueError:
             continue
-    return whole
+    return baselines
 
 
 def dump(baselines: Mapping[str, Baseline | None]) -> dict[str, Any]:
@@ -208,31 +208,31 @@ def _dump_counts(counts: Counts) -> dict[str, Any]:
 
 def _read_counts(value: Any, field: str) -> Counts:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{field}: expected counts, got {_shown(value)}")  # noqa: TRY004 - the border's one error
+        raise ValueError(f"{field}: expected counts, got {_shown(value)}")  # noqa: TRY004 - the one error of parsing
     similarity = _numbers(value.get("similarity"), f"{field}.similarity")
     if len(similarity) != SIMILARITY_BINS:
         raise ValueError(
             f"{field}.similarity: expected {SIMILARITY_BINS} bins, got {len(similarity)}; use one version of ELDR"
         )
     clusters = _numbers(value.get("clusters"), f"{field}.clusters")
-    requests, logged = border.count(value.get("requests")), border.count(value.get("logged"))
+    requests, logged = parsing.count(value.get("requests")), parsing.count(value.get("logged"))
     if logged is None and value.get("logged") is not None:
         raise ValueError(f"{field}.logged: expected a count, got {_shown(value['logged'])}")
     if not clusters or requests is None or not sum(similarity) == sum(clusters) == requests:
-        told = _shown(value.get("requests")) if requests is None else requests
+        given = _shown(value.get("requests")) if requests is None else requests
         raise ValueError(
-            f"{field}: {told} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
+            f"{field}: {given} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
         )
     return Counts(similarity, clusters, requests, logged)
 
 
 def _numbers(value: Any, field: str) -> tuple[int, ...]:
-    found = tuple(map(border.count, value)) if isinstance(value, list) else (None,)
-    known = tuple(number for number in found if number is not None)
-    if len(known) < len(found):
+    counts = tuple(map(parsing.count, value)) if isinstance(value, list) else (None,)
+    known = tuple(number for number in counts if number is not None)
+    if len(known) < len(counts):
         raise ValueError(f"{field}: expected a list of counts, got {_shown(value)}")
     return known
 
 
 def _shown(value: Any) -> str:
-    return border.text(value if isinstance(value, str) else type(value).__name__, 80)
+    return parsing.text(value if isinstance(value, str) else type(value).__name__, 80)

@@ -189,9 +189,9 @@ def _verdict(
     else:
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
-    found = next_fit(state, spec, seen, now)
-    message = f"{what}. {found.text}"
-    return Verdict("True", found.reason, message, found.order, None, protective, harm, found.wake_at)
+    upcoming = next_fit(state, spec, seen, now)
+    message = f"{what}. {upcoming.text}"
+    return Verdict("True", upcoming.reason, message, upcoming.order, None, protective, harm, upcoming.wake_at)
 
 
 def _quiet(

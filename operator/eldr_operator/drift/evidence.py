@@ -108,13 +108,13 @@ def _factors(spread: Spread) -> tuple[float, float]:
 
 def shown(scores: Scores, spec: DriftSpec, window: Window) -> Shown | None:
     """Return what to show of them."""
-    found, span = scores.together, window.together(spec.consecutive_windows)
-    if found is None or span is None:
-        found, span = scores.latest, window.latest
-    if found is None:
+    scored, span = scores.together, window.together(spec.consecutive_windows)
+    if scored is None or span is None:
+        scored, span = scores.latest, window.latest
+    if scored is None:
         return None
-    similarity, clusters = round(found.similarity.moved, 3), round(found.clusters.moved, 3)
-    value, requests = round(found.value, 3), span.counts.requests
+    similarity, clusters = round(scored.similarity.moved, 3), round(scored.clusters.moved, 3)
+    value, requests = round(scored.value, 3), span.counts.requests
     return Shown(value=value, similarity=similarity, clusters=clusters, requests=requests)
 
 
@@ -148,12 +148,12 @@ def learn_spread(
         return spread
     if state.drift.phase != "Quiet" or scores.total >= RAISE:
         return spread
-    found = score.pair_dispersion(baseline.counts, earlier.counts, together.counts)
+    dispersions = score.pair_dispersion(baseline.counts, earlier.counts, together.counts)
     gain = 1.0 / (spread.weight + 1.0)
     most = _OUTLIER if scores.calm else 1.0
     values = [
         old if new is None else old + gain * (min(new, most * max(1.0, old)) - old)
-        for old, new in zip((spread.similarity, spread.clusters), found, strict=True)
+        for old, new in zip((spread.similarity, spread.clusters), dispersions, strict=True)
     ]
     similarity, clusters = (round(value, 4) for value in values)
     return Spread(similarity=similarity, clusters=clusters, weight=min(spread.weight + 1.0, _MEMORY))

@@ -126,10 +126,10 @@ def _is_past(state: State, seen: Observation) -> bool:
     """Tell whether a regime that ends has had the records for a fit, and stood still or had its fit."""
     drift, changed = state.drift, state.drift.changed
     had = changed is not None and any(at > changed for at in state.fits.started)
-    return told(drift, seen) >= seen.min_samples and (drift.steady or had)
+    return logged_records(drift, seen) >= seen.min_samples and (drift.steady or had)
 
 
-def told(drift: Drift, seen: Observation) -> int:
+def logged_records(drift: Drift, seen: Observation) -> int:
     """Return how many log records there are since the change, as far as is told."""
     return int(drift.requests * seen.sample_rate) if drift.logged is None else drift.logged
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from eldr_operator import clock
 from eldr_operator.drift import maintenance
-from eldr_operator.drift.judge import told
+from eldr_operator.drift.judge import logged_records
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
@@ -74,7 +74,7 @@ def next_fit(state: State, spec: DriftSpec, seen: Observation, now: datetime) ->
             "BudgetSpent", f"The {spec.max_per_day} drift fits of a day are spent; {waits}", None, free
         )
     changed = drift.phase == "Detected"
-    records = min(seen.samples, told(drift, seen)) if changed else seen.samples
+    records = min(seen.samples, logged_records(drift, seen)) if changed else seen.samples
     if records < seen.min_samples:
         of = " since then" if changed else ""
         text = f"A fit waits for log records{of}: about {records} of spec.refit.minSamples {seen.min_samples}"

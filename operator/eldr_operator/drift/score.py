@@ -119,12 +119,12 @@ def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[
 
     None where a distribution has one group.
     """
-    found: list[float | None] = []
+    dispersions: list[float | None] = []
     groups = _groups(baseline)
     for first, second in zip(_sums(groups, earlier), _sums(groups, window), strict=True):
         freedom, one, other = len(first) - 1, _Sample(first, 1.0), _Sample(second, 1.0)
-        found.append(_statistic(*one.estimate, *other.estimate) / freedom if freedom else None)
-    return found[0], found[1]
+        dispersions.append(_statistic(*one.estimate, *other.estimate) / freedom if freedom else None)
+    return dispersions[0], dispersions[1]
 
 
 def in_groups(baseline: Counts, counts: Counts, more: Reference = _NONE) -> Reference:
@@ -221,9 +221,11 @@ def _feature(expected: Sequence[_Sample], window: _Sample) -> Feature:
         sum(cells[group] / variance for cells, variance in estimates) / certainty
         for group in range(len(window.sums))
     ]
-    found, variance = window.estimate
-    moved = sum(abs(a - b) for a, b in zip(shares, found, strict=True)) / 2
-    return Feature(moved, _statistic(shares, 1 / certainty, found, variance) / critical(len(window.sums) - 1))
+    observed, variance = window.estimate
+    moved = sum(abs(a - b) for a, b in zip(shares, observed, strict=True)) / 2
+    return Feature(
+        moved, _statistic(shares, 1 / certainty, observed, variance) / critical(len(window.sums) - 1)
+    )
 
 
 def _statistic(p: Sequence[float], u: float, q: Sequence[float], v: float) -> float:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from eldr_operator.records import Amount, Count, Flag, Name, Record, Time, Whole
+from eldr_operator.records import Amount, Complete, Count, Flag, Name, Record, Time
 
 Phase = Literal["Quiet", "Suspected", "Detected"]
 Cause = Literal["TrafficChanged", "SavingLost"]
-_Groups = Annotated[tuple[Count, ...], Whole]
+_Groups = Annotated[tuple[Count, ...], Complete]
 
 
 class Shown(Record):

@@ -39,14 +39,14 @@ def following(base: str, fits: Sequence[EldrFit], since: datetime | None, now: d
     since : datetime or None
         See :func:`situation_since`.
     """
-    tried = [(found, fit) for fit in fits if (found := number(fit.name, base))]
+    tried = [(index, fit) for fit in fits if (index := number(fit.name, base))]
     failed = [fit for _, fit in tried if since is None or fit.finished_at > since]
     count = max([len(failed), *map(_count, failed)])
     if failed:
         pause = min(FIRST_PAUSE * 2 ** min(count - 1, 10), _LONGEST_PAUSE)
         if now - max(fit.finished_at for fit in failed) < pause:
             return None
-    return Attempt(max((found for found, _ in tried), default=0) + 1, count + 1)
+    return Attempt(max((index for index, _ in tried), default=0) + 1, count + 1)
 
 
 def situation_since(fits: Iterable[EldrFit], table: Table, blocked: Collection[str]) -> datetime | None:
@@ -54,17 +54,17 @@ def situation_since(fits: Iterable[EldrFit], table: Table, blocked: Collection[s
     if not table.rolled_back_to_none:
         return table.activated_at
     made = ((fit.finished_at, fit.accepted_set) for fit in fits)
-    return max((when for when, found in made if found and found.digest not in blocked), default=None)
+    return max((when for when, pointer in made if pointer and pointer.digest not in blocked), default=None)
 
 
 def latest(name: str, finished: Sequence[EldrFit], since: datetime | None) -> set[str]:
     """Return the last attempt of each kind, by which the next one's pause is known, of a deployment's fits in their order."""
     kinds = re.compile(rf"({re.escape(name)}-(?:bootstrap|repair|scale-k\d+))(?:-\d+)?")
-    found = {}
+    newest = {}
     for fit in finished:
         if (match := kinds.fullmatch(fit.name)) and (since is None or fit.finished_at > since):
-            found[match[1]] = fit.name
-    return set(found.values())
+            newest[match[1]] = fit.name
+    return set(newest.values())
 
 
 def number(name: str, base: str) -> int:
@@ -81,5 +81,7 @@ def number(name: str, base: str) -> int:
 
 def _count(fit: EldrFit) -> int:
     """Return what stands on a fit; 1 where that is no count."""
-    told = fit.metadata.annotations.get(contract.ANNOTATION_ATTEMPT)
-    return int(told) if isinstance(told, str) and re.fullmatch(r"[1-9][0-9]{0,5}", told) else 1
+    annotation = fit.metadata.annotations.get(contract.ANNOTATION_ATTEMPT)
+    return (
+        int(annotation) if isinstance(annotation, str) and re.fullmatch(r"[1-9][0-9]{0,5}", annotation) else 1
+    )

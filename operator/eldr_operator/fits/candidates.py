@@ -25,7 +25,7 @@ def candidates(
             fit.finished_at for fit in fits if (has := fit.accepted_set) is not None and has.digest in blocked
         )
         made = max((at for at in (own, *judged) if at is not None), default=None)
-    found = [
+    suitable = [
         fit
         for fit in fits
         if (has := fit.accepted_set) is not None
@@ -34,25 +34,25 @@ def candidates(
         and has.digest not in blocked
         and (made is None or fit.finished_at > made or (active is not None and fit.name == active.fit))
     ]
-    return sorted(found, key=lambda fit: (fit.finished_at, fit.name))
+    return sorted(suitable, key=lambda fit: (fit.finished_at, fit.name))
 
 
 def about_to_serve(
     cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str]
 ) -> EldrFit | None:
     """Return the fit whose set comes next; None where that serves already, also where another fit made the very same one."""
-    found = candidates(cr, fits, table, blocked)
-    best = found[-1].accepted_set if found else None
+    suitable = candidates(cr, fits, table, blocked)
+    best = suitable[-1].accepted_set if suitable else None
     if best is None or (table.active is not None and best.digest == table.active.digest):
         return None
-    return found[-1]
+    return suitable[-1]
 
 
 def pinned(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table) -> CentroidSet | None:
     """Return the set that ``spec.centroids.pin`` names; None where it names none that was accepted."""
-    by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
+    by_name = {pointer.fit: pointer for fit in fits if (pointer := fit.accepted_set)}
     # An EldrFit may have been deleted while its set is still in use: the table knows it.
-    by_name |= {found.fit: found for found in table.sets}
+    by_name |= {pointer.fit: pointer for pointer in table.sets}
     return by_name.get(cr.spec.centroids.pin or "")
 
 

@@ -59,8 +59,8 @@ def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
         return None
     wanted, trigger = cr.spec.refit.min_samples, fit.spec.trigger
     # Since a change they are estimated from requests and their sample rate; else routers tell how many they hold, usable or not.
-    told = trigger == "Drift" or (trigger != "Schedule" and fit.spec.since is None)
-    return max(1, wanted * 4 // 5) if told else wanted
+    is_approximate = trigger == "Drift" or (trigger != "Schedule" and fit.spec.since is None)
+    return max(1, wanted * 4 // 5) if is_approximate else wanted
 
 
 def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator import border, clock
+from eldr_operator import clock, parsing
 from eldr_operator.conditions import SUCCEEDED, Condition, condition_of, merged
 from eldr_operator.drift.counts import read_baseline
 from eldr_operator.errors import InvalidResourceError
@@ -88,7 +88,7 @@ def waiting_for_deployment(fit: EldrFit, now: datetime) -> Object:
 
 def unreadable(body: Mapping[str, Any], problem: str, now: datetime) -> Object:
     """Return the status of a live EldrFit that is left out of everything, as a field of it cannot be read."""
-    said = Condition(SUCCEEDED, "False", "InvalidField", border.text(f"{problem}; create it anew", 1000))
+    said = Condition(SUCCEEDED, "False", "InvalidField", parsing.text(f"{problem}; create it anew", 1000))
     generation = body["metadata"].get("generation", 1)
     before = (body.get("status") or {}).get("conditions") or ()
     return {"observedGeneration": generation, "conditions": merged(before, [said], generation, now)}
@@ -126,40 +126,40 @@ def _without_report(fit: EldrFit, ended: Mapping[str, Any], now: datetime) -> Ob
 
 def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
     try:
-        told = parse(Report, border.load(report["data"][contract.REPORT_KEY]))
+        parsed = parse(Report, parsing.load(report["data"][contract.REPORT_KEY]))
     except (InvalidResourceError, ValueError, KeyError, TypeError) as error:
         name = contract.report_name(fit.name)
-        text = f"ConfigMap {name} cannot be read ({border.text(str(error), 1000)}); are operator and fit of the same version?"
+        text = f"ConfigMap {name} cannot be read ({parsing.text(str(error), 1000)}); are operator and fit of the same version?"
         return finished(fit, "ReportUnreadable", text, now)
-    accepted = told.verdict == "Accepted" and told.pointer is not None
-    verdict = told.verdict if accepted or told.verdict != "Accepted" else "Failed"
-    text = border.text(f"{told.reason}: {told.message}", 3000) + _of_baseline(told)
+    accepted = parsed.verdict == "Accepted" and parsed.pointer is not None
+    verdict = parsed.verdict if accepted or parsed.verdict != "Accepted" else "Failed"
+    text = parsing.text(f"{parsed.reason}: {parsed.message}", 3000) + _of_baseline(parsed)
     status = finished(fit, verdict, text, now, "True" if accepted else "False")
-    status["samples"] = told.samples
-    if told.pointer is not None:
-        status |= told.pointer.model_dump(mode="json", exclude={"fit"})
-    if told.verdict != "Failed":
+    status["samples"] = parsed.samples
+    if parsed.pointer is not None:
+        status |= parsed.pointer.model_dump(mode="json", exclude={"fit"})
+    if parsed.verdict != "Failed":
         figures = {
-            "rho": _decimal(told.rho, 3),
-            "layersKept": len(told.layers_kept),
-            "imbalance": _decimal(told.imbalance, 2),
-            "weighting": border.text(told.weighting, 64),
-            "predictedReductionPercent": _decimal(told.reduction and told.reduction * 100, 1),
-            "activeSetRegresses": told.active_harms,
-            "activeSetDigest": told.active_digest,
+            "rho": _decimal(parsed.rho, 3),
+            "layersKept": len(parsed.layers_kept),
+            "imbalance": _decimal(parsed.imbalance, 2),
+            "weighting": parsing.text(parsed.weighting, 64),
+            "predictedReductionPercent": _decimal(parsed.reduction and parsed.reduction * 100, 1),
+            "activeSetRegresses": parsed.active_harms,
+            "activeSetDigest": parsed.active_digest,
         }
         status |= {key: value for key, value in figures.items() if value is not None}
     return status
 
 
-def _of_baseline(told: Report) -> str:
+def _of_baseline(report: Report) -> str:
     """Say what is wrong with what is stored beside a set: it is left out, so nobody would know otherwise."""
-    if told.pointer is None or told.baseline is None:
+    if report.pointer is None or report.baseline is None:
         return ""
     try:
-        read_baseline(told.baseline, told.pointer.k)
+        read_baseline(report.baseline, report.pointer.k)
     except ValueError as error:
-        return f"; drift is not reported while its set is active: {border.text(str(error))}"
+        return f"; drift is not reported while its set is active: {parsing.text(str(error))}"
     return ""
 
 

@@ -38,8 +38,8 @@ def recalled(fits: Sequence[EldrFit], known: State) -> State:
 
 
 def _recalled(fits: Iterable[EldrFit], known: tuple[str, ...]) -> tuple[str, ...]:
-    told = [(fit.finished_at, found.digest) for fit in fits if (found := fit.accepted_set) is not None]
-    return (*(digest for _, digest in sorted(told) if digest not in known), *known)
+    sets = [(fit.finished_at, pointer.digest) for fit in fits if (pointer := fit.accepted_set) is not None]
+    return (*(digest for _, digest in sorted(sets) if digest not in known), *known)
 
 
 def marks(
@@ -53,13 +53,13 @@ def marks(
         Digests of those that no router can load, and why; the others were rolled back.
     """
     for fit in fits:
-        found = fit.accepted_set
-        if found is None:
+        pointer = fit.accepted_set
+        if pointer is None:
             continue
         news = []
-        if found.digest in known.blocked and not fit.blocked:
-            news.append(_block(refused.get(found.digest)))
-        if (found.digest in known.harmful) != fit.harms:
+        if pointer.digest in known.blocked and not fit.blocked:
+            news.append(_block(refused.get(pointer.digest)))
+        if (pointer.digest in known.harmful) != fit.harms:
             news.append(_HARMS_NO_LONGER if fit.harms else _HARMS)
         if news:
             before = fit.status.get("conditions", ())

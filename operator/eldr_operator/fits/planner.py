@@ -88,8 +88,8 @@ class Situation:
         if table.reason == ROLLED_BACK or (left is not None and left.digest in known.blocked):
             return max(filter(None, (table.activated_at, changed)), default=None)
         active = table.active and table.active.fit
-        found = next((fit.spec.since for fit in self.fits if fit.name == active), None)
-        return changed if is_detected else found
+        fitted_since = next((fit.spec.since for fit in self.fits if fit.name == active), None)
+        return changed if is_detected else fitted_since
 
 
 def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
@@ -173,7 +173,7 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Object | None:
         if at.table.rolled_back_to_none and since is not None and now - since < attempts.FIRST_PAUSE:
             return None  # a fit at once would find no records but those that the last set was made of
         sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
-        if not any(found and found.k != slots and found.digest not in blocked for found in sets):
+        if not any(pointer and pointer.k != slots and pointer.digest not in blocked for pointer in sets):
             return _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
     if active is None or active.k != slots:
         since = at.look.before.replicas_since
@@ -204,7 +204,7 @@ def _following(base: str, number: int, taken: Collection[str]) -> str:
 
 def _surplus(cr: EldrDeployment, at: Situation, finished: Sequence[EldrFit]) -> tuple[str, ...]:
     """Return the automatic fits beyond the history limit, the oldest first, but none that the future depends on."""
-    kept: set[str | None] = {cr.spec.centroids.pin, *(found.fit for found in at.table.sets)}
+    kept: set[str | None] = {cr.spec.centroids.pin, *(pointer.fit for pointer in at.table.sets)}
     kept |= attempts.latest(cr.name, finished, at.tried_since)
     older = [fit for fit in finished if fit.is_automatic][: -cr.spec.refit.history_limit]
     return tuple(fit.name for fit in older if fit.name not in kept)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eldr import contract
-from eldr_operator import border, clock
+from eldr_operator import clock, parsing
 from eldr_operator.drift.counts import Baseline, read_baseline
 from eldr_operator.errors import ApiError, InvalidResourceError, RequestFailedError
 from eldr_operator.fits import lifecycle
@@ -113,13 +113,13 @@ class Runs:
 
     async def readable(self, bodies: Sequence[Object], now: datetime) -> list[EldrFit]:
         """Return the EldrFits that can be read, and tell those that cannot."""
-        found = []
+        fits = []
         for body in bodies:
             try:
-                found.append(await self._not_ahead(parse(EldrFit, body), now))
+                fits.append(await self._not_ahead(parse(EldrFit, body), now))
             except InvalidResourceError as error:
                 await self._recorder.unreadable_fit(body, lifecycle.unreadable(body, str(error), now))
-        return found
+        return fits
 
     async def _not_ahead(self, fit: EldrFit, now: datetime) -> EldrFit:
         """Write when a fit was created in place of a result that lies ahead: else no later one would be newer until then."""
@@ -144,9 +144,9 @@ class Runs:
 
     async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Baseline | None:
         """Return what a fit stored beside its set; None for nothing: the fit has told why, or is gone with its report."""
-        found = await self._report(cr, pointer.fit)
+        config_map = await self._report(cr, pointer.fit)
         try:
-            report = parse(Report, border.load((found or {})["data"][contract.REPORT_KEY]))
+            report = parse(Report, parsing.load((config_map or {})["data"][contract.REPORT_KEY]))
             same = report.pointer is not None and report.pointer.digest == pointer.digest
             return read_baseline(report.baseline, pointer.k) if same else None
         except (InvalidResourceError, ValueError, KeyError, TypeError):

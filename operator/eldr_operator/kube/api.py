@@ -13,7 +13,6 @@ from kubernetes.aio.client import ApiClient, ApiException, Configuration
 import eldr
 from eldr import async_credentials, contract
 from eldr.kubeconfig_files import CredentialsError, KubeconfigError
-from eldr_operator.border import load
 from eldr_operator.errors import (
     ApiError,
     ApiUnavailableError,
@@ -22,6 +21,7 @@ from eldr_operator.errors import (
     RequestFailedError,
     UnreadableError,
 )
+from eldr_operator.parsing import load
 
 Object = dict[str, Any]
 

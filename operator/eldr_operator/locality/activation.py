@@ -79,8 +79,8 @@ def decide(
 
 def _refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
     """Say which routers cannot load a set, and why."""
-    found = [(router.pod.name, router.refusal(wanted)) for router in routers]
-    return "; ".join(f"router {name}: {reason}" for name, reason in found if reason)
+    refusals = [(router.pod.name, router.refusal(wanted)) for router in routers]
+    return "; ".join(f"router {name}: {reason}" for name, reason in refusals if reason)
 
 
 def _acks(table: Table, routers: Sequence[RouterView]) -> int:

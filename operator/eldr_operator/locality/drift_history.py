@@ -38,12 +38,12 @@ def dump(day: Day) -> dict[str, str]:
     return {"since": clock.stamp(first), "scores": scores}
 
 
-def load(told: object) -> Day:
+def load(value: object) -> Day:
     """Return what :func:`dump` made; nothing where it is damaged, because nothing rests on it."""
     try:
-        since = clock.usable(datetime.fromisoformat(told["since"]))  # type: ignore[index]
-        scores = enumerate(told["scores"].split()[:KEPT])  # type: ignore[index]
-        found = {since + n * HALF_HOUR: float(score) for n, score in scores if score != _NONE}
+        since = clock.usable(datetime.fromisoformat(value["since"]))  # type: ignore[index]
+        scores = enumerate(value["scores"].split()[:KEPT])  # type: ignore[index]
+        day = {since + n * HALF_HOUR: float(score) for n, score in scores if score != _NONE}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return {}
-    return {time: score for time, score in found.items() if 0 <= score <= _HIGHEST}
+    return {time: score for time, score in day.items() if 0 <= score <= _HIGHEST}

@@ -37,14 +37,14 @@ def conditions(outcome: Outcome) -> tuple[Condition, Condition]:
     """Return CentroidsActive and DriftDetected; an active set that harms is more urgent than that it is active."""
     verdict = outcome.look.verdict
     drift = Condition(DRIFT_DETECTED, verdict.status, verdict.reason, verdict.message)
-    found, harm = outcome.look.decision.condition, verdict.harm
-    if harm is None or found.status != "True" or outcome.memory.table.active is None:
-        return found, drift
+    decided, harm = outcome.look.decision.condition, verdict.harm
+    if harm is None or decided.status != "True" or outcome.memory.table.active is None:
+        return decided, drift
     reason, message = harm
-    if found.reason in {"PinNotFound", "PinNotAccepted"}:  # else nobody learns why nothing follows
-        message = f"{message}. {found.message}"
+    if decided.reason in {"PinNotFound", "PinNotAccepted"}:  # else nobody learns why nothing follows
+        message = f"{message}. {decided.message}"
     status = "False" if outcome.memory.protective else "True"
-    return Condition(found.type, status, reason, message), drift
+    return Condition(decided.type, status, reason, message), drift
 
 
 def _saving(before: Mapping[str, Any], outcome: Outcome) -> Object:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainSerializer
 
 from eldr import contract
-from eldr_operator import border, meta, records
+from eldr_operator import meta, parsing, records
 from eldr_operator.conditions import NO_SET, PROTECTIVE, SERVES_AGAIN
 from eldr_operator.drift import counts
 from eldr_operator.drift.counts import Baseline
@@ -102,11 +102,11 @@ class Memory(Record):
 
     def with_table(self, table: Table) -> Memory:
         """Return it with a new table; an activation becomes history."""
-        found = self.but(table=table)
+        changed = self.but(table=table)
         if table.activated_at is None or not table.reason or table.epoch <= self.epoch_of_history:
-            return found
+            return changed
         fit = NO_SET if table.active is None else table.active.fit
-        return _noting(found, table.activated_at, fit, table.reason)
+        return _noting(changed, table.activated_at, fit, table.reason)
 
     def with_replicas(self, count: int, now: datetime) -> Memory:
         """Return it with the number of decode replicas that are wanted now."""
@@ -119,13 +119,13 @@ class Memory(Record):
 
     def with_protection(self, protective: bool, now: datetime) -> Memory:  # noqa: FBT001 - the one thing it is about
         """Return it with JSQ in effect or not; where the active set goes out of service, or comes back, that becomes history."""
-        found, active = self.but(protective=protective), self.table.active
+        changed, active = self.but(protective=protective), self.table.active
         # another set may have followed the one that was out of service
         last = self.history[-1] if self.history else None
         ended = last is not None and (last.reason, last.epoch) == (PROTECTIVE, self.table.epoch)
         if active is None or protective == ended or not (protective or self.protective):
-            return found
-        return _noting(found, now, active.fit, PROTECTIVE if protective else SERVES_AGAIN)
+            return changed
+        return _noting(changed, now, active.fit, PROTECTIVE if protective else SERVES_AGAIN)
 
     @property
     def epoch_of_history(self) -> int:
@@ -143,23 +143,23 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
     head = meta.manifest("v1", "ConfigMap", cr, contract.routing_name(cr.name), meta.ROUTER)
     data = {
         contract.ROUTING_KEY: routing.document(cr, memory.table, protective=memory.protective),
-        KEY: json.dumps(_told(memory), sort_keys=True, separators=(",", ":")),
+        KEY: json.dumps(_serialised(memory), sort_keys=True, separators=(",", ":")),
     }
     return head | {"data": data}
 
 
-def _told(memory: Memory) -> Object:
-    told = memory.to_json() | {"drift": memory.drift.to_json(), "refit": memory.refit.to_json()}
-    table: Object = told.pop("table")
-    return told | table
+def _serialised(memory: Memory) -> Object:
+    document = memory.to_json() | {"drift": memory.drift.to_json(), "refit": memory.refit.to_json()}
+    table: Object = document.pop("table")
+    return document | table
 
 
-def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
+def lost(live: Mapping[str, Any] | None, memory: Memory) -> tuple[str, ...]:
     """Return what of a live ConfigMap could not be read as it stands, of which :func:`read` made a memory."""
     if live is None:
         return ()
-    told, again = _loaded(live, KEY), json.loads(json.dumps(_told(found)))
-    return tuple(key for key in again if key in told and told[key] != again[key]) if told else (KEY,)
+    stored, again = _loaded(live, KEY), json.loads(json.dumps(_serialised(memory)))
+    return tuple(key for key in again if key in stored and stored[key] != again[key]) if stored else (KEY,)
 
 
 def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
@@ -168,27 +168,27 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
     What is lost or damaged of the table is what routers have. Without that, it starts empty, in the epoch after the last one
     that the deployment's status shows, because an epoch must never name two tables.
     """
-    told, routers = _loaded(live, KEY), _loaded(live, contract.ROUTING_KEY)
-    if not told:
+    stored, routers = _loaded(live, KEY), _loaded(live, contract.ROUTING_KEY)
+    if not stored:
         day = _mapping(status.get("locality")).get("driftDay")
-        told = {"history": status.get("history"), "refit": status.get("refit"), "driftDay": day}
-    epoch = border.count(told.get("epoch"))
+        stored = {"history": status.get("history"), "refit": status.get("refit"), "driftDay": day}
+    epoch = parsing.count(stored.get("epoch"))
     if epoch is None:
-        told |= {key: routers.get(key) for key in _OF_ROUTERS}
-        epoch = border.count(told["epoch"])
-    elif epoch == border.count(routers.get("epoch")):
-        table = records.read(Table, told)
-        bad = [key for key in _POINTERS if getattr(table, key) is None and told.get(key, "") is not None]
-        told |= {key: routers.get(key) for key in bad}
-    found = records.read(Memory, told | {"table": told})
+        stored |= {key: routers.get(key) for key in _OF_ROUTERS}
+        epoch = parsing.count(stored["epoch"])
+    elif epoch == parsing.count(routers.get("epoch")):
+        table = records.read(Table, stored)
+        bad = [key for key in _POINTERS if getattr(table, key) is None and stored.get(key, "") is not None]
+        stored |= {key: routers.get(key) for key in bad}
+    memory = records.read(Memory, stored | {"table": stored})
     if epoch is None:
-        return found.but(table=Table(epoch=found.epoch_of_history + bool(found.history)))
-    return found.but(history=tuple(entry for entry in found.history if entry.epoch <= epoch))
+        return memory.but(table=Table(epoch=memory.epoch_of_history + bool(memory.history)))
+    return memory.but(history=tuple(entry for entry in memory.history if entry.epoch <= epoch))
 
 
 def _loaded(live: Mapping[str, Any] | None, key: str) -> Object:
     try:
-        return _mapping(border.load((live or {})["data"][key]))
+        return _mapping(parsing.load((live or {})["data"][key]))
     except (KeyError, TypeError, ValueError):
         return {}
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-from eldr_operator import border
+from eldr_operator import parsing
 from eldr_operator.drift.observation import DriftFit, Observation, SetReport
 from eldr_operator.drift.windows import Window
 from eldr_operator.fits.candidates import about_to_serve, pinned
@@ -62,12 +62,12 @@ def _report(fits: Sequence[EldrFit], digest: str, activated: datetime | None) ->
 
 
 def _caused(cr: EldrDeployment, fit: EldrFit) -> DriftFit | None:
-    found = re.fullmatch(rf"{re.escape(cr.name)}-drift-([1-9]\d*)", fit.name)
-    if found is None or fit.spec.trigger != "Drift":
+    match = re.fullmatch(rf"{re.escape(cr.name)}-drift-([1-9]\d*)", fit.name)
+    if match is None or fit.spec.trigger != "Drift":
         return None
     finished = fit.finished_at if fit.is_finished else None
     # a person may give it a number that cannot be remembered: it counts as a fit, and the next one's number goes on from ours
-    return DriftFit(border.count(int(found[1])) or 0, fit.metadata.creation_timestamp, finished)
+    return DriftFit(parsing.count(int(match[1])) or 0, fit.metadata.creation_timestamp, finished)
 
 
 def _busy(cr: EldrDeployment, fits: Sequence[EldrFit], before: Memory) -> str | None:

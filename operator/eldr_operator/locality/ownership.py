@@ -31,7 +31,7 @@ class Ownership:
 
         So deleting an EldrFit never collects a set that routers use.
         """
-        kept = frozenset({cr.spec.centroids.pin, *(found.fit for found in table.sets)})
+        kept = frozenset({cr.spec.centroids.pin, *(pointer.fit for pointer in table.sets)})
         if self._kept.get((cr.namespace, cr.name)) == kept:
             return
         for live in await self._sets(cr) if cr.status or kept != {None} else ():  # a new one owns none

@@ -113,9 +113,9 @@ class Locality:
             if view.odd:
                 text = f"router {view.pod.name} tells {', '.join(view.odd)} that cannot be, taken as unknown; do its version and this operator's match?"
                 self._warn(cr, text, now)
-        found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        before = memory.read(found, cr.status)
-        if lost := memory.lost(found, before):
+        config_map = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
+        before = memory.read(config_map, cr.status)
+        if lost := memory.lost(config_map, before):
             text = f"ConfigMap {contract.routing_name(cr.name)} is damaged: what cannot be read of {', '.join(lost)} is forgotten"
             self._warn(cr, text, now)
         before = await self._with_baselines(cr, before.not_after(now))
@@ -273,8 +273,8 @@ class Locality:
     ) -> Unwritten | None:
         manifest = memory.config_map(cr, after)
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        found = live.owned(kind, name, cr.metadata.uid)
-        write = self._applier.apply((cr.namespace, cr.name), manifest, found, is_memory=True)
+        config_map = live.owned(kind, name, cr.metadata.uid)
+        write = self._applier.apply((cr.namespace, cr.name), manifest, config_map, is_memory=True)
         return await writes.tried(kind, name, write, meta.fingerprint(manifest))
 
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Self
 
 from eldr import admin_tls, contract
-from eldr_operator import border, clock
+from eldr_operator import clock, parsing
 from eldr_operator.conditions import has_ended
 from eldr_operator.drift.counts import Saving, Traffic, read_saving, read_traffic
 from eldr_operator.models import CentroidSet
@@ -61,7 +61,7 @@ class LearnedStepTime(NamedTuple):
             return None
         names = ("fixed", "per_expert", "per_request")
         fixed, per_expert, per_request = (
-            border.number(step_time.get(name), 0, _MOST_SECONDS) for name in names
+            parsing.number(step_time.get(name), 0, _MOST_SECONDS) for name in names
         )
         if fixed is None or per_expert is None or per_request is None:
             return None
@@ -70,8 +70,8 @@ class LearnedStepTime(NamedTuple):
 
 def _refused(value: object) -> dict[str, str]:
     known = _entries(value)[:_MOST_REFUSED]
-    found = {border.name(entry.get("digest")): border.text(entry.get("reason")) for entry in known}
-    return {digest: reason or "no reason told" for digest, reason in found.items() if digest}
+    reasons = {parsing.name(entry.get("digest")): parsing.text(entry.get("reason")) for entry in known}
+    return {digest: reason or "no reason told" for digest, reason in reasons.items() if digest}
 
 
 def _entries(value: object) -> list[Mapping[str, Any]]:
@@ -79,7 +79,7 @@ def _entries(value: object) -> list[Mapping[str, Any]]:
 
 
 def _names(values: Iterable[object], most: int) -> tuple[str, ...]:
-    return tuple(sorted({border.name(value) for value in values} - {""})[:most])
+    return tuple(sorted({parsing.name(value) for value in values} - {""})[:most])
 
 
 def _object(value: object) -> Mapping[str, Any] | None:
@@ -161,16 +161,16 @@ class RouterView:
         if not isinstance(state, Mapping) or not state.keys() >= _FIELDS:
             raise ValueError(f"state: expected an object with {', '.join(sorted(_FIELDS))}")
         objects = {name: _object(state.get(name)) for name in _OBJECTS}
-        policy, router = state["policy"], border.name(state["router"], _LONGEST_ID)
+        policy, router = state["policy"], parsing.name(state["router"], _LONGEST_ID)
         counters, step_time = objects["counters"] or {}, objects["step_time"] or {}
-        digests = {name: border.name((objects[name] or {}).get("digest")) for name in ("active", "staged")}
-        samples = border.count(state["samples"])
-        told = {
-            quality: border.count(counters.get(contract.signature_counter(quality), 0))
+        digests = {name: parsing.name((objects[name] or {}).get("digest")) for name in ("active", "staged")}
+        samples = parsing.count(state["samples"])
+        signatures = {
+            quality: parsing.count(counters.get(contract.signature_counter(quality), 0))
             for quality in contract.SIGNATURE_QUALITIES
         }
-        share = border.number(step_time.get("expert_share"), 0, 1)
-        error = border.number(step_time.get("expert_share_error"), 0, _MOST_ERROR)
+        share = parsing.number(step_time.get("expert_share"), 0, 1)
+        error = parsing.number(step_time.get("expert_share_error"), 0, _MOST_ERROR)
         traffic, saving = objects["traffic"], objects["saving"]
         # without an id one cannot tell what was counted since the last look
         read_of = read_traffic(router, traffic) if traffic and router else None
@@ -179,7 +179,7 @@ class RouterView:
             "policy": policy not in contract.POLICIES,
             "samples": samples is None,
             "router": not router,
-            "counters": None in told.values(),
+            "counters": None in signatures.values(),
             "step_time": bool(step_time) and (share is None or error is None),
             "traffic": bool(traffic and router) and read_of is None,
             "saving": bool(saving) and saves is None,
@@ -188,14 +188,14 @@ class RouterView:
         decode = _entries(state.get("decode"))
         return cls(
             pod=pod,
-            complaint=border.text(state.get("problem")),
+            complaint=parsing.text(state.get("problem")),
             policy="" if odd["policy"] else policy,
             active=digests["active"],
             staged=digests["staged"],
             refused=_refused(state["refused"]),
             samples=samples or 0,
             router=router,
-            signatures={quality: number for quality, number in told.items() if number is not None},
+            signatures={quality: number for quality, number in signatures.items() if number is not None},
             expert_share=None if error is None else share,
             expert_share_error=error or 0.0,
             step_time=LearnedStepTime.of(step_time),
@@ -236,7 +236,7 @@ def unready_routers(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[Ro
 
 def _running(pods: Iterable[Mapping[str, Any]]) -> list[tuple[RouterPod, bool]]:
     """Return the routers that may answer, and whether each is ready."""
-    found = []
+    routers = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         is_router = metadata.get("labels", {}).get(contract.LABEL_ROUTER) == "true"
@@ -247,8 +247,8 @@ def _running(pods: Iterable[Mapping[str, Any]]) -> list[tuple[RouterPod, bool]]:
             at = clock.read(((container.get("state") or {}).get("running") or {}).get("startedAt"))
             beside = metadata["labels"].get(contract.LABEL_ROLE) != contract.ROLE_ROUTER
             router = RouterPod(metadata["name"], status["podIP"], at, admin_tls.is_secure(pod), beside)
-            found.append((router, bool(container.get("ready"))))
-    return sorted(found, key=lambda one: one[0].name)
+            routers.append((router, bool(container.get("ready"))))
+    return sorted(routers, key=lambda one: one[0].name)
 
 
 def _container(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:

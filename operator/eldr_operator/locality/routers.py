@@ -11,7 +11,7 @@ import aiohttp
 
 from eldr import admin_tls, contract
 from eldr.addresses import authority
-from eldr_operator import border
+from eldr_operator import parsing
 from eldr_operator.kube.authorities import Trust
 from eldr_operator.locality.router_view import RouterPod, RouterView
 
@@ -57,7 +57,7 @@ async def fetch(client: aiohttp.ClientSession, url: str, token: str, trust: Trus
     aiohttp.ClientError, TimeoutError, OSError
         If there is no answer.
     """
-    headers, found = {"Authorization": f"Bearer {token}"}, bytearray()
+    headers, body = {"Authorization": f"Bearer {token}"}, bytearray()
     context = True if trust is None or trust.context is None else trust.context
     name = None if trust is None else trust.name
     if trust is not None:
@@ -68,10 +68,10 @@ async def fetch(client: aiohttp.ClientSession, url: str, token: str, trust: Trus
         if answer.status != HTTPStatus.OK:
             raise StatusError(answer.status)
         async for part in answer.content.iter_any():
-            found += part
-            if len(found) > _MOST_BYTES:
+            body += part
+            if len(body) > _MOST_BYTES:
                 raise ValueError(f"an answer of more than {_MOST_BYTES} bytes")
-    return bytes(found)
+    return bytes(body)
 
 
 async def look(
@@ -96,7 +96,7 @@ async def _look(fetch: Fetch, pod: RouterPod, token: str, trust: Trust | None) -
             asked = (
                 fetch(f"https://{where}", token, trust) if pod.is_secure else fetch(f"http://{where}", token)
             )
-            return RouterView.of(pod, border.load(await asked))
+            return RouterView.of(pod, parsing.load(await asked))
     except StatusError as error:
         return RouterView(pod, problem=str(error), refuses_token=error.status == HTTPStatus.UNAUTHORIZED)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

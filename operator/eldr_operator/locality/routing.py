@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from eldr import contract
 from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.models import CentroidSet, EldrDeployment
-from eldr_operator.records import Count, Label, Record, Time, Whole
+from eldr_operator.records import Complete, Count, Label, Record, Time
 
 Object = dict[str, Any]
 
-Pointer = Annotated[CentroidSet, Whole]
+Pointer = Annotated[CentroidSet, Complete]
 POLICY_PROTECTIVE = "JSQ"
 
 
@@ -35,12 +35,12 @@ class Table(Record):
     @property
     def sets(self) -> list[CentroidSet]:
         """The sets whose shards must stay readable."""
-        return [found for found in (self.active, self.staged, self.previous) if found is not None]
+        return [pointer for pointer in (self.active, self.staged, self.previous) if pointer is not None]
 
     @property
     def shards(self) -> list[str]:
         """Names of their ConfigMaps."""
-        return [shard.name for found in self.sets for shard in found.shards]
+        return [shard.name for pointer in self.sets for shard in pointer.shards]
 
 
 def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> str:

@@ -36,16 +36,16 @@ def status(cr: EldrDeployment, routers: Sequence[RouterView]) -> Object:
     shown = before.get("expertSharePercent")
     if isinstance(shown, int) and abs(percent - shown) < _STEP:
         percent = shown
-    found: Object = {"expertSharePercent": percent, "message": _message(percent)}
+    locality: Object = {"expertSharePercent": percent, "message": _message(percent)}
     # of the router in the middle, not a median of each constant: they fit together
     step_times = [
         step_time for _, step_time in sorted(known, key=lambda one: one[0]) if step_time is not None
     ]
-    told = before.get("stepTime") or {}
+    reported = before.get("stepTime") or {}
     if step_times:
         step_time = step_times[(len(step_times) - 1) // 2]
-        told = told if _is_like(told, step_time) else _written(step_time)
-    return found | ({"stepTime": told} if told else {})
+        reported = reported if _is_like(reported, step_time) else _written(step_time)
+    return locality | ({"stepTime": reported} if reported else {})
 
 
 def _written(step_time: LearnedStepTime) -> Object:
@@ -56,11 +56,11 @@ def _written(step_time: LearnedStepTime) -> Object:
     return written | ({"windows": step_time.windows} if step_time.windows else {})
 
 
-def _is_like(told: Mapping[str, Any], step_time: LearnedStepTime) -> bool:
+def _is_like(reported: Mapping[str, Any], step_time: LearnedStepTime) -> bool:
     """Tell whether a law is no news: each constant changes a usual step by little, and it rests on about as much."""
     try:
-        fixed, per_expert, per_request = (float(told[name]) for name in _CONSTANTS)
-        windows = int(told.get("windows", 0))
+        fixed, per_expert, per_request = (float(reported[name]) for name in _CONSTANTS)
+        windows = int(reported.get("windows", 0))
     except (KeyError, TypeError, ValueError):
         return False
     before = (fixed * 1e3, _USUAL * per_expert, _USUAL * per_request)  # microseconds of a usual step

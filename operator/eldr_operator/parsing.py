@@ -37,8 +37,8 @@ def name(value: object, most: int = 253) -> str:
 
 def count(value: object, most: int = MOST_COUNT) -> int | None:
     """Return a whole number from 0 on, also one that JSON holds as 5.0; None where it is none."""
-    found = number(value, 0, most)
-    return None if found is None or not found.is_integer() else int(found)
+    parsed = number(value, 0, most)
+    return None if parsed is None or not parsed.is_integer() else int(parsed)
 
 
 def number(value: object, low: float, high: float) -> float | None:

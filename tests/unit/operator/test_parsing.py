@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eldr import admin_tls, contract
-from eldr_operator import border
+from eldr_operator import parsing
 from eldr_operator.kube.authorities import Trust
 from eldr_operator.locality import routers, signatures, step_time
 from eldr_operator.locality.router_view import RouterView
@@ -130,7 +130,7 @@ def test_whatever_a_field_holds_can_be_shown(value, field):
 @example("a\0b\ud800\x1b[31m\n")
 @example("x" * 100_000)
 def test_texts_can_be_written_anywhere(told):
-    found = border.text(told)
+    found = parsing.text(told)
     assert len(found.encode()) <= 4 * 500
     assert found.isprintable()
 
