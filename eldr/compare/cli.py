@@ -101,10 +101,10 @@ def command(
         file = str(kubeconfig) if kubeconfig else None
         with ApiServer(context, namespace, file, rights=_RIGHTS) as server, _stoppable(clock.stop):
             target = Target(server, name, clock.now)
-            found = target.read()
+            resource = target.read()
             _say(f"cluster: {server.cluster}")
             if against is None:
-                if not refuse_or_recover(found, target, clock, _say):
+                if not refuse_or_recover(resource, target, clock, _say):
                     click.echo("nothing to restore")
                 return
             seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
@@ -128,11 +128,15 @@ def _compare(
     finally:
         # what was measured is worth showing also where it stopped
         order = [one.is_own for one in course.windows]
-        found = report.report(comparison.measured, order, comparison.own, against, seed)
+        outcome = report.report(comparison.measured, order, comparison.own, against, seed)
         if comparison.measured:
-            said = json.dumps(report.document(found), indent=2) if as_json else "\n".join(report.lines(found))
+            said = (
+                json.dumps(report.document(outcome), indent=2)
+                if as_json
+                else "\n".join(report.lines(outcome))
+            )
             click.echo(said)
-    if found.pairs < LEAST:
+    if outcome.pairs < LEAST:
         raise SystemExit(1)
 
 
@@ -156,10 +160,10 @@ def _course(target: Target, hours: float, window: float, carry_over: float | Non
 
 def _typical(target: Target) -> float:
     try:
-        found = typical_seconds(target.router_pages())
+        seconds = typical_seconds(target.router_pages())
     except FiguresError as error:
         raise CompareError("NoFigures", str(error)) from None
-    return max(_LEAST_SECONDS, _UNKNOWN_SECONDS if found is None else found)
+    return max(_LEAST_SECONDS, _UNKNOWN_SECONDS if seconds is None else seconds)
 
 
 def _say(text: str) -> None:

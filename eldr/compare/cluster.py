@@ -50,14 +50,14 @@ class Target:
         """Return the policy that each router places by."""
         if self._token is None:
             self._token = routers.admin_token(self._server, self._name)
-        found = {}
+        policies = {}
         for pod in self._routers():
             with _reached(f"router {pod.name}"):
                 state = json.loads(
                     b"".join(routers.read(self._server, pod, contract.PATH_STATE, self._token))
                 )
-            found[pod.name] = str(state.get("policy")) if isinstance(state, dict) else "?"
-        return found
+            policies[pod.name] = str(state.get("policy")) if isinstance(state, dict) else "?"
+        return policies
 
     def router_pages(self) -> list[str]:
         """Return the metrics of all routers."""
@@ -69,11 +69,11 @@ class Target:
         began = self._now()
         pods: dict[str, Totals] = {}
         for pod in routers.running(self._server, self._name, _DECODE):
-            pods[f"engine {pod.name}"] = _told(
+            pods[f"engine {pod.name}"] = _totals(
                 f"engine {pod.name}", of_engine, self._page(pod, contract.PORT_ENGINE)
             )
         for pod in self._routers():
-            pods[f"router {pod.name}"] = _told(
+            pods[f"router {pod.name}"] = _totals(
                 f"router {pod.name}", of_router, self._page(pod, contract.PORT_ADMIN)
             )
         at = (began + self._now()) / 2
@@ -85,15 +85,15 @@ class Target:
     def _page(self, pod: RouterPod, port: int) -> str:
         status, said = routers.metrics(self._server, pod, port)
         if status != 200:
-            told = said if status is None else f"status {status}"
+            reason = said if status is None else f"status {status}"
             raise ClusterError(
                 "PodUnreachable",
-                f"pod {pod.name} does not tell its metrics at port {port}: {told}; {_KEPT_OUT}",
+                f"pod {pod.name} does not tell its metrics at port {port}: {reason}; {_KEPT_OUT}",
             )
         return said
 
 
-def _told(what: str, parse: Callable[[str], Totals], page: str) -> Totals:
+def _totals(what: str, parse: Callable[[str], Totals], page: str) -> Totals:
     try:
         return parse(page)
     except FiguresError as error:

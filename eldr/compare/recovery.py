@@ -58,14 +58,14 @@ def restore(deployment: Deployment, clock: Clock, mark: Hold, say: Callable[[str
     """Set what was before, but for what somebody else has set meanwhile, and say so; CompareError where that cannot be done now."""
 
     def act() -> str:
-        found = deployment.read()
-        live = hold.of(found)
+        resource = deployment.read()
+        live = hold.of(resource)
         if live is not None and live.id != mark.id:
             return "another comparison has restored this one"
         # what the deployment says was set last counts: a switch may have been written and not answered
         last = live or mark
-        deployment.patch(hold.undo(found, last))
-        is_ours = hold.values(found)["policy"] == last.now["policy"]
+        deployment.patch(hold.undo(resource, last))
+        is_ours = hold.values(resource)["policy"] == last.now["policy"]
         return (
             f"policy {mark.was['policy']} as before"
             if is_ours
@@ -84,10 +84,10 @@ def restore(deployment: Deployment, clock: Clock, mark: Hold, say: Callable[[str
 
 
 def refuse_or_recover(
-    found: Object, deployment: Deployment, clock: Clock, say: Callable[[str], None]
+    resource: Object, deployment: Deployment, clock: Clock, say: Callable[[str], None]
 ) -> bool:
     """Undo what a comparison that ended without a word has left, and tell whether there was one; CompareError if it may still run."""
-    left = hold.of(found)
+    left = hold.of(resource)
     if left is None:
         return False
     if left.is_alive(moment(clock)):
@@ -105,7 +105,7 @@ def patiently(
 ) -> _Result:
     """Do something that a lost connection or another writer may keep from succeeding, until it does or time is over."""
     end = clock.now() + seconds
-    is_told = False
+    is_reported = False
     while True:
         try:
             return act()
@@ -113,9 +113,9 @@ def patiently(
             if error.reason not in PASSING or clock.now() >= end:
                 raise
             if error.reason != "Conflict":
-                if not is_told:
+                if not is_reported:
                     say(f"{error}: trying on")
-                is_told = True
+                is_reported = True
                 clock.wait(2.0)
 
 

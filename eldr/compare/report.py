@@ -62,14 +62,14 @@ def report(windows: Sequence[Window], order: Iterable[bool], own: str, against: 
     order : iterable of bool
         Whether each had the deployment's own policy.
     """
-    found: dict[int, dict[bool, Figures]] = {}
+    by_pair: dict[int, dict[bool, Figures]] = {}
     left_out: list[str] = []
     for window, is_own in zip(windows, order, strict=False):
         if isinstance(window.figures, str):
             left_out.append(f"pair {window.pair + 1}, {window.policy}: {window.figures}")
         else:
-            found.setdefault(window.pair, {})[is_own] = window.figures
-    pairs = [(one[True], one[False]) for one in found.values() if len(one) == 2]
+            by_pair.setdefault(window.pair, {})[is_own] = window.figures
+    pairs = [(one[True], one[False]) for one in by_pair.values() if len(one) == 2]
     columns = {name: [(getattr(a, name), getattr(b, name)) for a, b in pairs] for name in _FIGURES}
     means = {
         name: (sum(a for a, _ in rows) / len(rows), sum(b for _, b in rows) / len(rows))
@@ -88,22 +88,22 @@ def report(windows: Sequence[Window], order: Iterable[bool], own: str, against: 
     )
 
 
-def document(found: Report) -> dict[str, Any]:
+def document(outcome: Report) -> dict[str, Any]:
     """Return it as JSON; see ``docs/reference/compare.md``."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "version": VERSION,
-        "policy": found.own,
-        "against": found.against,
-        "seed": found.seed,
-        "pairs": found.pairs,
-        "requests": found.requests,
-        "left_out": list(found.left_out),
+        "policy": outcome.own,
+        "against": outcome.against,
+        "seed": outcome.seed,
+        "pairs": outcome.pairs,
+        "requests": outcome.requests,
+        "left_out": list(outcome.left_out),
     }
-    for name, one in found.changes.items():
-        own, against = found.means.get(name, (None, None))
+    for name, one in outcome.changes.items():
+        own, against = outcome.means.get(name, (None, None))
         parts = None if one is None else _percent(one)
-        told[name] = {"own": own, "against": against, "change": parts}
-    return told
+        fields[name] = {"own": own, "against": against, "change": parts}
+    return fields
 
 
 def _percent(one: Change) -> dict[str, float]:
@@ -111,18 +111,18 @@ def _percent(one: Change) -> dict[str, float]:
     return {f"{name}_percent": round(100 * value, 3) for name, value in named.items()}
 
 
-def lines(found: Report) -> Iterator[str]:
+def lines(outcome: Report) -> Iterator[str]:
     """Yield the screen."""
-    yield f"{found.own} against {found.against}: {found.pairs} pairs of windows, {found.requests} requests, seed {found.seed}"
-    for why in found.left_out:
+    yield f"{outcome.own} against {outcome.against}: {outcome.pairs} pairs of windows, {outcome.requests} requests, seed {outcome.seed}"
+    for why in outcome.left_out:
         yield f"left out: {why}"
-    if found.pairs < LEAST:
+    if outcome.pairs < LEAST:
         yield f"fewer than {LEAST} pairs are complete: nothing can be said"
         return
     yield ""
     for name, label in _FIGURES.items():
-        one = found.changes[name]
-        own, against = (_value(name, value) for value in found.means[name])
+        one = outcome.changes[name]
+        own, against = (_value(name, value) for value in outcome.means[name])
         if one is not None:
             yield f"{label:<12}{against:>16} -> {own:<16}{_shown(one)}"
     yield ""

@@ -80,8 +80,8 @@ class Comparison:
 
     def run(self, course: Course) -> None:
         """Measure all windows; the policy of before is set again, however this ends."""
-        if isinstance(found := self._reading(), str):
-            raise CompareError("Unreadable", f"nothing was changed: {found}")
+        if isinstance(reading := self._reading(), str):
+            raise CompareError("Unreadable", f"nothing was changed: {reading}")
         mark = self._begin(course)
         is_stopped = False
         try:
@@ -98,15 +98,15 @@ class Comparison:
     def _begin(self, course: Course) -> Hold:
         """Put the mark on the deployment together with the first policy."""
         while True:
-            found = self._patiently(self._deployment.read)
-            if refuse_or_recover(found, self._deployment, self._clock, self._say):
+            resource = self._patiently(self._deployment.read)
+            if refuse_or_recover(resource, self._deployment, self._clock, self._say):
                 continue
-            self.own = own = hold.values(found)["policy"]
-            self._check(found, own)
+            self.own = own = hold.values(resource)["policy"]
+            self._check(resource, own)
             first = own if course.window.is_own else self._against
-            mark = hold.new(found, uuid.uuid4().hex, self._at(), first)
+            mark = hold.new(resource, uuid.uuid4().hex, self._at(), first)
             try:
-                self._deployment.patch(hold.patch(found, mark))
+                self._deployment.patch(hold.patch(resource, mark))
             except ClusterError as error:
                 if error.reason == "Conflict":
                     continue  # it is decided anew: another comparison may have begun
@@ -117,8 +117,8 @@ class Comparison:
             self._renewed = self._clock.now()
             return mark
 
-    def _check(self, found: Object, own: str) -> None:
-        has_set = inside(found, "status", "centroids", "active")
+    def _check(self, resource: Object, own: str) -> None:
+        has_set = inside(resource, "status", "centroids", "active")
         if contract.POLICY_ELDR in {own, self._against} and not has_set:
             raise CompareError(
                 "NoCentroids",
@@ -129,12 +129,12 @@ class Comparison:
         done = self.measured
         opened: Reading | str = "it did not open"
         while True:
-            found = self._patiently(self._deployment.read)
+            resource = self._patiently(self._deployment.read)
             # a switch that got no answer may have been written: the mark on the resource is of the same patch
-            live = hold.of(found)
+            live = hold.of(resource)
             mark = live if live is not None and live.id == mark.id else mark
-            if told := hold.changed(found, mark):
-                raise CompareError("Interfered", f"{told}: stopped, and what they set stays")
+            if change := hold.changed(resource, mark):
+                raise CompareError("Interfered", f"{change}: stopped, and what they set stays")
             policy = self._wanted(course)
             is_set = mark.now["policy"] == policy
             before = course.phase
@@ -149,7 +149,7 @@ class Comparison:
                         f"routers do not place by {policy}: {self._policies()}; does the operator run, and is there a centroid set?",
                     )
                 case Do.SWITCH:
-                    mark = self._write(mark.but(self._at(), policy), found) or mark
+                    mark = self._write(mark.but(self._at(), policy), resource) or mark
                 case Do.OPEN:
                     opened = self._reading()
                 case Do.CLOSE:
@@ -162,7 +162,7 @@ class Comparison:
                         )
                 case Do.WAIT:
                     if self._clock.now() - self._renewed > _RENEW_SECONDS:
-                        mark = self._write(mark.but(self._at()), found) or mark
+                        mark = self._write(mark.but(self._at()), resource) or mark
                     elif before is course.phase:
                         self._pause(course)
 
@@ -172,10 +172,10 @@ class Comparison:
             return ""
         return self.own if course.window.is_own else self._against
 
-    def _write(self, mark: Hold, found: Object) -> Hold | None:
+    def _write(self, mark: Hold, resource: Object) -> Hold | None:
         """Set what a mark says; None where that is not sure, so that the next look tells."""
         try:
-            self._deployment.patch(hold.patch(found, mark))
+            self._deployment.patch(hold.patch(resource, mark))
         except ClusterError as error:
             if error.reason not in PASSING:
                 raise
@@ -186,8 +186,8 @@ class Comparison:
     def _is_adopted(self, course: Course, policy: str) -> bool:
         if course.at >= len(course.windows) or course.phase not in {Phase.SWITCH, Phase.ADOPT}:
             return True
-        found = self._policies()
-        return bool(found) and set(found.values()) == {policy}
+        policies = self._policies()
+        return bool(policies) and set(policies.values()) == {policy}
 
     def _policies(self) -> dict[str, str]:
         try:
@@ -231,8 +231,8 @@ class Comparison:
 def _shown(window: Measured) -> str:
     if isinstance(window.figures, str):
         return f"{window.policy}: left out, {window.figures}"
-    found = window.figures
+    measured = window.figures
     return (
-        f"{window.policy}: TPOT {1e3 * found.tpot:.1f} ms, TTFT {1e3 * found.ttft:.0f} ms, "
-        f"{found.throughput:.0f} tokens/s, {found.requests} requests"
+        f"{window.policy}: TPOT {1e3 * measured.tpot:.1f} ms, TTFT {1e3 * measured.ttft:.0f} ms, "
+        f"{measured.throughput:.0f} tokens/s, {measured.requests} requests"
     )
