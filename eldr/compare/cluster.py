@@ -14,7 +14,7 @@ from eldr import contract, routers
 from eldr.compare.figures import FiguresError, Reading, Totals, of_engine, of_router
 from eldr.kubeconfig import ApiServer, ClusterError, Object
 from eldr.routers import RouterPod
-from eldr.status.fields import inside, whole
+from eldr.status.fields import inside, integer
 
 _DECODE: Final = f"{contract.LABEL_ROLE}={contract.ROLE_DECODE}"
 _KEPT_OUT: Final = (
@@ -77,7 +77,7 @@ class Target:
                 f"router {pod.name}", of_router, self._page(pod, contract.PORT_ADMIN)
             )
         at = (began + self._now()) / 2
-        return Reading(at, pods, whole(inside(deployment, "status", "router"), "epoch"))
+        return Reading(at, pods, integer(inside(deployment, "status", "router"), "epoch"))
 
     def _routers(self) -> list[RouterPod]:
         return routers.running(self._server, self._name)

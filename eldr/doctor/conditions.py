@@ -8,7 +8,7 @@ from eldr import contract
 from eldr.doctor.facts import OPERATOR_REMEDY, Facts, Finding, Said, Skipped, Unseen
 from eldr.status import hold
 from eldr.status.fields import inside, moment, objects, text
-from eldr.status.tell import tell
+from eldr.status.summary import summarize
 
 _SYMPTOMS = frozenset(
     {"NoPrefillEngine", "NoDecodeEngine", "NoRouter", "PodsNotReady", "RolloutInProgress", "NoReadyRouters"}
@@ -48,7 +48,7 @@ _LEASE_SECONDS = 60
 
 def look(facts: Facts, now: datetime) -> Said:
     """Say which conditions are not as they should be, and whether the operator looks at all."""
-    overview = tell(facts.deployment, None, now)
+    overview = summarize(facts.deployment, None, now)
     of_lease = list(_lease(facts, now))
     yield from of_lease
     # without an operator there is no other reason

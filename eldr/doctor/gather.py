@@ -10,7 +10,7 @@ from eldr.doctor.facts import Answer, Facts, Listed, Object, Template, Unseen
 from eldr.doctor.references import references
 from eldr.doctor.templates import container, templates
 from eldr.kubeconfig import ApiServer, ClusterError
-from eldr.status.fields import inside, objects, text, whole
+from eldr.status.fields import inside, integer, objects, text
 
 _PLURALS: Final = {
     "Secret": "secrets",
@@ -120,10 +120,10 @@ def _logs(server: ApiServer, core: str, pods: tuple[Object, ...]) -> dict[str, s
         for status in objects(inside(pod, "status"), "containerStatuses"):
             if name is None or status.get("name") != contract.CONTAINER_ENGINE or status.get("ready") is True:
                 continue
-            if not status.get("containerID") and not whole(status, "restartCount"):
+            if not status.get("containerID") and not integer(status, "restartCount"):
                 continue  # it has never run
             query = {"container": contract.CONTAINER_ENGINE, "tailLines": _LINES, "limitBytes": _BYTES}
-            if inside(status, "state", "waiting") and whole(status, "restartCount"):
+            if inside(status, "state", "waiting") and integer(status, "restartCount"):
                 query["previous"] = "true"
             try:
                 with server.get(

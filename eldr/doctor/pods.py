@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from eldr import contract
 from eldr.doctor.facts import Facts, Finding, Object, Said, Skipped, Unseen
-from eldr.status.fields import inside, objects, text, whole
+from eldr.status.fields import inside, integer, objects, text
 
 _PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 _CREATE = {"CreateContainerConfigError", "CreateContainerError"}
@@ -102,7 +102,7 @@ def _stuck(pod: Object, container: Object) -> Iterator[Finding]:
         )
     elif reason == "CrashLoopBackOff" or _is_just_back(container):
         said = (text(ended, "message") or "").strip()
-        code = whole(ended, "exitCode")
+        code = integer(ended, "exitCode")
         problem = f"container {name} ends again and again (exit code {code}), {_restarts(container)}"
         remedy = f"as it says; more in {logs}" if said else f"read {logs}"
         yield Finding(
@@ -116,8 +116,8 @@ def _stuck(pod: Object, container: Object) -> Iterator[Finding]:
 def _is_just_back(container: Object) -> bool:
     """Whether it ended again and again, and runs for a moment: not ready, after an end that was none of its own will."""
     ended = inside(container, "lastState", "terminated")
-    often = (whole(container, "restartCount") or 0) > 1
-    return often and not container.get("ready") and bool(whole(ended, "exitCode"))
+    often = (integer(container, "restartCount") or 0) > 1
+    return often and not container.get("ready") and bool(integer(ended, "exitCode"))
 
 
 def _unscheduled(pod: Object) -> Iterator[Finding]:
@@ -156,7 +156,7 @@ def _has_secret(pod: Object) -> bool:
 
 
 def _restarts(container: Object) -> str:
-    return f"{whole(container, 'restartCount') or 0} restarts"
+    return f"{integer(container, 'restartCount') or 0} restarts"
 
 
 def _name(pod: Object) -> str:

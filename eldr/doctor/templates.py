@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from eldr import contract
 from eldr.admin_tls import AUTHORITY_KEY
 from eldr.doctor.facts import Listed, Object, Template, Unseen
-from eldr.status.fields import inside, objects, text, whole
+from eldr.status.fields import inside, integer, objects, text
 
 _ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
 _RESOURCE = "amd.com/gpu"
@@ -53,7 +53,7 @@ def _made(workloads: tuple[Object, ...]) -> Iterator[tuple[str, Template]]:
         labels = inside(template, "metadata", "labels")
         role = text(labels, contract.LABEL_ROLE)
         if role is not None:
-            replicas = whole(inside(workload, "spec"), "replicas")
+            replicas = integer(inside(workload, "spec"), "replicas")
             made = Template(role, 1 if replicas is None else replicas, inside(template, "spec"), labels)
             yield role, made
 
@@ -64,7 +64,7 @@ def _drafts(deployment: Object) -> Iterator[Template]:
     resource = text(inside(spec, "accelerator"), "resourceName") or _RESOURCE
     for role in _ENGINES:
         found = inside(spec, role)
-        gpus = whole(found, "gpus")
+        gpus = integer(found, "gpus")
         devices = {resource: str(1 if gpus is None else gpus)} if gpus != 0 else {}
         resources = inside(found, "resources")
         patch = inside(found, "podTemplate", "spec")
@@ -84,7 +84,7 @@ def _drafts(deployment: Object) -> Iterator[Template]:
         }
         kept = {key: value for key, value in patched.items() if key not in drafted}
         others = [one for one in objects(patch, "containers") if one.get("name") != contract.CONTAINER_ENGINE]
-        replicas = whole(found, "replicas")
+        replicas = integer(found, "replicas")
         labels = {contract.LABEL_DEPLOYMENT: name, contract.LABEL_ROLE: role}
         volumes = [*objects(patch, "volumes"), *_claims(spec)]
         if role == contract.ROLE_PREFILL and not _is_apart(spec):
@@ -97,7 +97,7 @@ def _drafts(deployment: Object) -> Iterator[Template]:
             labels,
         )
     if _is_apart(spec):
-        replicas = whole(inside(spec, "router"), "replicas")
+        replicas = integer(inside(spec, "router"), "replicas")
         labels = {contract.LABEL_DEPLOYMENT: name, contract.LABEL_ROUTER: "true"}
         yield Template("router", 1 if replicas is None else replicas, {"volumes": _of_clients(spec)}, labels)
 

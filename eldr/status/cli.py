@@ -14,7 +14,7 @@ from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
 from eldr.options import of_cluster
 from eldr.status import text
 from eldr.status.overview import Overview, document
-from eldr.status.tell import tell
+from eldr.status.summary import summarize
 
 _RIGHTS = "the status of a deployment takes get of eldrdeployments and list of eldrfits"
 _WIDTH = 120  # of what goes to a file
@@ -53,7 +53,7 @@ def command(
 def _read(server: ApiServer, name: str) -> Overview:
     deployment = server.deployment(name)
     fits, notes = _fits(server, server.path(contract.FITS))
-    return tell(deployment, fits, datetime.now(UTC), notes)
+    return summarize(deployment, fits, datetime.now(UTC), notes)
 
 
 def _fits(server: ApiServer, path: str) -> tuple[list[Object] | None, list[str]]:

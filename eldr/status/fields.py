@@ -10,34 +10,34 @@ from typing import Any
 Object = dict[str, Any]
 
 
-def inside(found: object, *path: str) -> Object:
+def inside(value: object, *path: str) -> Object:
     """Return the object at a path, an empty one where there is none."""
     for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
-def objects(found: Object, key: str) -> Iterator[Object]:
+def objects(fields: Object, key: str) -> Iterator[Object]:
     """Yield the objects of a list."""
-    listed = found.get(key)
+    listed = fields.get(key)
     yield from (one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, dict))
 
 
-def text(found: Object, key: str) -> str | None:
+def text(fields: Object, key: str) -> str | None:
     """Return a text; None where it is empty."""
-    value = found.get(key)
+    value = fields.get(key)
     return value if isinstance(value, str) and value else None
 
 
-def whole(found: Object, key: str) -> int | None:
+def integer(fields: Object, key: str) -> int | None:
     """Return a whole number."""
-    value = found.get(key)
+    value = fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def decimal(found: Object, key: str) -> float | None:
+def decimal(fields: Object, key: str) -> float | None:
     """Return a number that is written as text, as the API has them."""
-    value = found.get(key)
+    value = fields.get(key)
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         return None
     try:
@@ -47,10 +47,10 @@ def decimal(found: Object, key: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def moment(found: Object, key: str) -> datetime | None:
+def moment(fields: Object, key: str) -> datetime | None:
     """Return a time, in UTC; of a year that one can reckon with."""
     try:
-        time = datetime.fromisoformat(found[key]).astimezone(UTC)
+        time = datetime.fromisoformat(fields[key]).astimezone(UTC)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     return time if 1970 <= time.year < 9000 else None

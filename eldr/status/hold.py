@@ -54,8 +54,8 @@ class Hold:
 
     def dump(self) -> str:
         """Return it as the annotation holds it."""
-        told = {"id": self.id, "until": self.until.strftime(_TIME), "was": self.was, "now": self.now}
-        return json.dumps(told, sort_keys=True)
+        fields = {"id": self.id, "until": self.until.strftime(_TIME), "was": self.was, "now": self.now}
+        return json.dumps(fields, sort_keys=True)
 
 
 def new(deployment: Object, name: str, at: datetime, policy: str) -> Hold:
@@ -65,23 +65,23 @@ def new(deployment: Object, name: str, at: datetime, policy: str) -> Hold:
 
 def of(deployment: Object) -> Hold | None:
     """Return the mark on a deployment; one that nobody can read is as good as none."""
-    found = inside(deployment, "metadata", "annotations").get(ANNOTATION)
+    annotation = inside(deployment, "metadata", "annotations").get(ANNOTATION)
     try:
-        told = json.loads(str(found))
-        was, now = ({key: str(told[part][key]) for key in _PATHS} for part in ("was", "now"))
-        until = datetime.strptime(told["until"], _TIME).replace(tzinfo=UTC)
-        return Hold(str(told["id"]), until, was, now)
+        fields = json.loads(str(annotation))
+        was, now = ({key: str(fields[part][key]) for key in _PATHS} for part in ("was", "now"))
+        until = datetime.strptime(fields["until"], _TIME).replace(tzinfo=UTC)
+        return Hold(str(fields["id"]), until, was, now)
     except (TypeError, ValueError, KeyError):
         return None
 
 
 def values(deployment: Object) -> dict[str, str]:
     """Return the fields that a comparison sets."""
-    found = {}
+    fields = {}
     for name, (*path, last) in _PATHS.items():
         value = inside(deployment, "spec", *path).get(last)
-        found[name] = str(value) if value else _DEFAULTS[name]
-    return found
+        fields[name] = str(value) if value else _DEFAULTS[name]
+    return fields
 
 
 def patch(deployment: Object, hold: Hold) -> Object:
@@ -98,10 +98,10 @@ def undo(deployment: Object, hold: Hold) -> Object:
 
 def changed(deployment: Object, hold: Hold) -> str:
     """Return what somebody else has changed; empty if nothing."""
-    found = of(deployment)
-    if found is None:
+    mark = of(deployment)
+    if mark is None:
         return f"somebody removed the annotation {ANNOTATION}"
-    if found.id != hold.id:
+    if mark.id != hold.id:
         return "another eldr compare holds the deployment"
     live = values(deployment)
     differs = [name for name, value in hold.now.items() if live[name] != value]

@@ -226,8 +226,8 @@ class Overview:
 
 def document(overview: Overview) -> dict[str, Any]:
     """Return it as JSON: the fields above, times as ``2026-11-21T08:30:00Z``, null for what is not known."""
-    found: dict[str, Any] = _json(asdict(overview))
-    return {"version": VERSION} | found
+    fields: dict[str, Any] = _json(asdict(overview))
+    return {"version": VERSION} | fields
 
 
 def _json(value: object) -> Any:

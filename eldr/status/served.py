@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
-from eldr.status.fields import Object, moment, text, whole
+from eldr.status.fields import Object, integer, moment, text
 from eldr.status.overview import Served
 
 Spans = dict[str, list[Served]]
@@ -30,19 +30,19 @@ def spans(history: Iterable[Object]) -> Spans:
     """Return when each set served; each serves until the next activation, or until it goes out of service."""
     entries = sorted(
         (
-            _Entry(time, fit, whole(one, "epoch"), text(one, "reason"))
+            _Entry(time, fit, integer(one, "epoch"), text(one, "reason"))
             for one in history
             if (time := moment(one, "time")) is not None and (fit := text(one, "fit")) is not None
         ),
         key=lambda entry: (entry.epoch or 0, entry.time),
     )
-    found: Spans = {}
+    by_fit: Spans = {}
     for entry, after in zip_longest(entries, entries[1:]):
         if entry.fit == NO_SET or entry.reason == _PROTECTIVE:
             continue
         until, ended = (None, None) if after is None else (after.time, _end(after))
-        found.setdefault(entry.fit, []).append(Served(entry.epoch, entry.time, until, entry.reason, ended))
-    return found
+        by_fit.setdefault(entry.fit, []).append(Served(entry.epoch, entry.time, until, entry.reason, ended))
+    return by_fit
 
 
 def _end(after: _Entry) -> str:

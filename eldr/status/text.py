@@ -38,7 +38,7 @@ def lines(overview: Overview, width: int, *, plain: bool = False) -> list[Line]:
     plain : bool
         ASCII only, apart from what stands in the resources.
     """
-    found = [
+    screen = [
         Line(f"{overview.name} in namespace {overview.namespace}, {overview.at:%Y-%m-%d %H:%M} UTC", "bold"),
         *(line for note in overview.notes for line in _entry("note", note, width, "yellow")),
         *(_entry("compare", overview.comparison, width, "yellow") if overview.comparison else ()),
@@ -49,7 +49,7 @@ def lines(overview: Overview, width: int, *, plain: bool = False) -> list[Line]:
     ]
     # a message may hold what a router was sent, and a terminal obeys some characters
     return [
-        line._replace(text="".join(one if one.isprintable() else "?" for one in line.text)) for line in found
+        line._replace(text="".join(one if one.isprintable() else "?" for one in line.text)) for line in screen
     ]
 
 
@@ -146,12 +146,12 @@ def _experts(saving: Saving) -> str:
 
 
 def _drift(drift: Drift, now: datetime) -> str:
-    found = drift.condition
-    if found is None:
+    condition = drift.condition
+    if condition is None:
         return _UNKNOWN
-    word = {"True": "yes", "False": "no"}.get(found.status, "unknown")
-    since = f" since {ago(found.since, now)}" if found.since else ""
-    return f"{word}{since}, {found.reason}: {found.message}"
+    word = {"True": "yes", "False": "no"}.get(condition.status, "unknown")
+    since = f" since {ago(condition.since, now)}" if condition.since else ""
+    return f"{word}{since}, {condition.reason}: {condition.message}"
 
 
 def _drift_style(drift: Drift) -> str:
@@ -238,15 +238,15 @@ def _problems(overview: Overview, width: int) -> Iterator[Line]:
     above = {
         one.message for one in (overview.ready, overview.drift.condition, overview.policy) if one is not None
     }
-    for found in overview.problems:
-        message = "see above" if found.message in above else found.message
-        for part in _wrapped(_problem(found, message, overview.at), width, "  "):
+    for problem in overview.problems:
+        message = "see above" if problem.message in above else problem.message
+        for part in _wrapped(_problem(problem, message, overview.at), width, "  "):
             yield Line(part, "red")
 
 
-def _problem(found: Condition, message: str, now: datetime) -> str:
-    since = f" since {ago(found.since, now)}" if found.since else ""
-    return f"{found.type} {found.status}{since}, {found.reason}: {message}"
+def _problem(condition: Condition, message: str, now: datetime) -> str:
+    since = f" since {ago(condition.since, now)}" if condition.since else ""
+    return f"{condition.type} {condition.status}{since}, {condition.reason}: {message}"
 
 
 def _entry(label: str, said: str, width: int, style: str = "") -> Iterator[Line]:

@@ -7,7 +7,7 @@ from eldr import contract
 from eldr.cli import main
 from eldr.status.cli import command
 from eldr.status.overview import document
-from eldr.status.tell import tell
+from eldr.status.summary import summarize
 from tests.support.api_server import as_json, knowing
 from tests.support.reference import undocumented
 from tests.unit.status import night
@@ -48,7 +48,7 @@ def test_it_is_shown_without_colours_where_nobody_looks():
 
 
 def test_every_field_and_option_is_documented():
-    told = document(tell(night.deployment(), night.fits(), night.NOW))
+    told = document(summarize(night.deployment(), night.fits(), night.NOW))
 
     def names(found):
         match found:

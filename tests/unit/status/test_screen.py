@@ -13,7 +13,7 @@ import pytest
 from eldr.status import hold
 from eldr.status.overview import document
 from eldr.status.served import spans
-from eldr.status.tell import tell
+from eldr.status.summary import summarize
 from eldr.status.text import lines
 from tests.unit.status import night
 from tests.unit.status.night import NOW, condition
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent / "night.txt"
 
 def screen(deployment=None, fits=None, *, width=120, plain=False, notes=()):
     found = deployment or night.deployment()
-    overview = tell(found, night.fits() if fits is None else fits, NOW, notes)
+    overview = summarize(found, night.fits() if fits is None else fits, NOW, notes)
     return [line.text for line in lines(overview, width, plain=plain)]
 
 
@@ -160,16 +160,18 @@ def put(found, path, value):
 def test_whatever_stands_somewhere_the_rest_is_shown(value):
     deployment, fits = night.deployment(), night.fits()[:2]
     for path in paths(deployment):
-        overview = tell(put(deployment, path, value), fits, NOW)
+        overview = summarize(put(deployment, path, value), fits, NOW)
         assert lines(overview, 100)
         json.loads(json.dumps(document(overview), allow_nan=False))
     for path in paths(fits):
-        overview = tell(deployment, [one for one in put(fits, path, value) if isinstance(one, dict)], NOW)
+        overview = summarize(
+            deployment, [one for one in put(fits, path, value) if isinstance(one, dict)], NOW
+        )
         assert any("2 prefill, 4 decode" in line.text for line in lines(overview, 100))
 
 
 def test_json_tells_the_same():
-    told = document(tell(night.deployment(), night.fits(), NOW))
+    told = document(summarize(night.deployment(), night.fits(), NOW))
     assert told["version"] == 1
     assert told["at"] == "2026-11-22T07:10:30Z"
     assert told["saving"]["now_percent"] == pytest.approx(9.4)
@@ -181,7 +183,9 @@ def test_json_tells_the_same():
     assert (served["since"], served["until"]) == ("2026-11-22T05:20:00Z", "2026-11-22T05:31:00Z")
     assert [found["type"] for found in told["problems"]] == ["SignaturesReported"]
     assert len(told["drift"]["day"]) == 36
-    assert tell(night.deployment(), [], NOW + timedelta(days=9)).drift.day, "whatever the clock here says"
+    assert summarize(night.deployment(), [], NOW + timedelta(days=9)).drift.day, (
+        "whatever the clock here says"
+    )
 
 
 def test_a_set_serves_until_it_goes_out_of_service_and_again_when_it_comes_back():

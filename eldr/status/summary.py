@@ -8,7 +8,7 @@ from typing import Final
 
 from eldr.status import hold, served
 from eldr.status.chart import COLUMNS, HALF_HOUR
-from eldr.status.fields import Object, decimal, inside, moment, objects, text, whole
+from eldr.status.fields import Object, decimal, inside, integer, moment, objects, text
 from eldr.status.overview import (
     DELETED,
     Centroids,
@@ -39,7 +39,7 @@ _SILENT: Final = "the operator has written no status yet: is it running, and doe
 _BEHIND: Final = "the operator has not seen the last change of the spec yet: what follows is of before it"
 
 
-def tell(
+def summarize(
     deployment: Object, fits: Iterable[Object] | None, now: datetime, notes: Iterable[str] = ()
 ) -> Overview:
     """Return the overview of a deployment.
@@ -86,21 +86,21 @@ def tell(
     )
 
 
-def _condition(found: Object) -> Condition | None:
-    kind, status = text(found, "type"), text(found, "status")
+def _condition(fields: Object) -> Condition | None:
+    kind, status = text(fields, "type"), text(fields, "status")
     if kind is None or status is None:
         return None
     return Condition(
         kind,
         status,
-        text(found, "reason") or "",
-        text(found, "message") or "",
-        moment(found, "lastTransitionTime"),
+        text(fields, "reason") or "",
+        text(fields, "message") or "",
+        moment(fields, "lastTransitionTime"),
     )
 
 
 def _pods(role: Object) -> str:
-    ready, desired = whole(role, "ready"), whole(role, "desired")
+    ready, desired = integer(role, "ready"), integer(role, "desired")
     return text(role, "summary") or f"{'?' if ready is None else ready}/{'?' if desired is None else desired}"
 
 
@@ -124,8 +124,8 @@ def _centroids(status: Object, spans: served.Spans) -> Centroids:
     return Centroids(
         fit=fit,
         since=moment(active, "activatedAt") or next(iter(known), None),
-        k=whole(active, "k"),
-        epoch=whole(router, "epoch"),
+        k=integer(active, "k"),
+        epoch=integer(router, "epoch"),
         digest=text(active, "digest"),
         acks=text(router, "acks"),
         previous=text(inside(sets, "previous"), "fit"),
@@ -137,16 +137,16 @@ def _drift(locality: Object, condition: Condition | None) -> Drift:
     return Drift(
         condition,
         decimal(locality, "driftScore"),
-        whole(locality, "windowRequests"),
+        integer(locality, "windowRequests"),
         tuple(_day(inside(locality, "driftDay"))),
     )
 
 
-def _day(told: Object) -> Iterator[HalfHour]:
-    since = moment(told, "since")
+def _day(day: Object) -> Iterator[HalfHour]:
+    since = moment(day, "since")
     if since is None:
         return
-    for number, word in enumerate((text(told, "scores") or "").split()[:COLUMNS]):
+    for number, word in enumerate((text(day, "scores") or "").split()[:COLUMNS]):
         score = decimal({"score": word}, "score")
         if score is not None:
             yield HalfHour(since + number * HALF_HOUR, score)
@@ -160,8 +160,8 @@ def _next_fit(refit: Object) -> NextFit | None:
 def _fits(name: str, uid: str | None, fits: Iterable[Object] | None, spans: served.Spans) -> tuple[Fit, ...]:
     known = {one.name: one for one in (_fit(fit, spans) for fit in fits or () if _is_of(fit, name, uid))}
     left = None if fits is None else DELETED
-    told = [Fit(fit, verdict=left, served=tuple(some)) for fit, some in spans.items() if fit not in known]
-    return tuple(sorted([*known.values(), *told], key=_began, reverse=True))
+    unlisted = [Fit(fit, verdict=left, served=tuple(some)) for fit, some in spans.items() if fit not in known]
+    return tuple(sorted([*known.values(), *unlisted], key=_began, reverse=True))
 
 
 def _fit(fit: Object, spans: served.Spans) -> Fit:
@@ -178,7 +178,7 @@ def _fit(fit: Object, spans: served.Spans) -> Fit:
         looks_back_to=moment(spec, "since"),
         verdict=succeeded.reason if succeeded else "Pending",
         message=succeeded.message if succeeded else "",
-        samples=whole(status, "samples"),
+        samples=integer(status, "samples"),
         reduction_percent=decimal(status, "predictedReductionPercent"),
         served=tuple(spans.get(name, ())),
     )
@@ -201,12 +201,12 @@ def _began(fit: Fit) -> tuple[float, str]:
 
 def _problems(conditions: dict[str, Condition]) -> Iterable[Condition]:
     for kind in _SHOULD_BE_TRUE:
-        found = conditions.get(kind)
-        if found is None:
+        condition = conditions.get(kind)
+        if condition is None:
             continue
-        told = kind == "CentroidsActive" and found.reason in _HARMS | _HARMS_TOO
-        if told or (found.status != "True" and found.reason not in _NO_NEWS):
-            yield found
+        harms = kind == "CentroidsActive" and condition.reason in _HARMS | _HARMS_TOO
+        if harms or (condition.status != "True" and condition.reason not in _NO_NEWS):
+            yield condition
     drift = conditions.get("DriftDetected")
     if drift is not None and (drift.status == "True" or drift.reason in _DRIFT_STUCK):
         yield drift
@@ -221,7 +221,7 @@ def _compared(name: str, held: hold.Hold, now: datetime) -> str:
 
 
 def _lag(metadata: Object, status: Object) -> Iterable[str]:
-    seen, generation = whole(status, "observedGeneration"), whole(metadata, "generation")
+    seen, generation = integer(status, "observedGeneration"), integer(metadata, "generation")
     if seen is None:
         yield _SILENT
     elif generation is not None and seen < generation:
