@@ -42,13 +42,13 @@ def command(
     """
     try:
         with ApiServer(context, namespace, str(kubeconfig) if kubeconfig else None, rights=_RIGHTS) as server:
-            found = report.examine(gather(server, name), datetime.now(UTC))
+            diagnosis = report.examine(gather(server, name), datetime.now(UTC))
     except ClusterError as error:
         raise _BlindError(f"{error.reason}: {error}") from error
     if as_json:
-        click.echo(json.dumps(report.document(found), indent=2))
+        click.echo(json.dumps(report.document(diagnosis), indent=2))
     else:
         console = Console()
-        for text, style in report.lines(found, console.width if console.is_terminal else _WIDTH):
+        for text, style in report.lines(diagnosis, console.width if console.is_terminal else _WIDTH):
             console.print(text, style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)
-    sys.exit(_PROBLEMS if found.problems else 0)
+    sys.exit(_PROBLEMS if diagnosis.problems else 0)

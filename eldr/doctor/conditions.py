@@ -58,9 +58,9 @@ def look(facts: Facts, now: datetime) -> Said:
     status = inside(facts.deployment, "status")
     kinds = {text(one, "type"): one for one in objects(status, "conditions")}
     bad = [
-        (found.type, found.reason, found.message)
-        for found in overview.problems
-        if found.type != "DriftDetected" or found.reason not in _WAITS
+        (problem.type, problem.reason, problem.message)
+        for problem in overview.problems
+        if problem.type != "DriftDetected" or problem.reason not in _WAITS
     ]
     for kind, wrong in _ALSO.items():
         one = kinds.get(kind, {})
@@ -69,11 +69,11 @@ def look(facts: Facts, now: datetime) -> Said:
     ready = overview.ready
     if ready is not None and ready.status != "True" and ready.reason not in {reason for _, reason, _ in bad}:
         bad.append((ready.type, ready.reason, ready.message))  # as where the operator cannot look
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for kind, reason, message in bad:
-        if (reason, message) in told:
+        if (reason, message) in reported:
             continue
-        told.add((reason, message))
+        reported.add((reason, message))
         remedy = _REMEDIES.get(reason, f"see {reason} in {_PAGE}")
         yield Finding(
             f"condition {kind}",

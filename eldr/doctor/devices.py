@@ -29,7 +29,7 @@ def rdma(facts: Facts) -> Said:
     engines = [one for one in facts.templates if engine(one)]
     for template in engines:
         if not asking[template.role]:
-            names = ", ".join(sorted({name for found in asking.values() for name in found}))
+            names = ", ".join(sorted({name for requested in asking.values() for name in requested}))
             problem = f"its pods ask for no RDMA device, those of the other role for {names}: KV moves by TCP"
             yield Finding(template.role, problem, f"ask for it in {template.role}.podTemplate too")
         elif not _pins(engine(template)):
@@ -89,8 +89,10 @@ def _of_resource(facts: Facts, nodes: tuple[Object, ...], resource: str) -> Iter
 
 
 def _asked(template: Template, *, rdma: bool) -> set[str]:
-    found = of_pod(template.spec, "requests")
-    return {name for name in found if is_extended(name) and found[name] and bool(_RDMA.search(name)) == rdma}
+    requests = of_pod(template.spec, "requests")
+    return {
+        name for name in requests if is_extended(name) and requests[name] and bool(_RDMA.search(name)) == rdma
+    }
 
 
 def _offers(node: Object, resource: str) -> Decimal:

@@ -51,13 +51,13 @@ def gather(server: ApiServer, name: str) -> Facts:
         quotas=_listed(server, f"{core}/resourcequotas", "resourcequotas"),
         limits=_listed(server, f"{core}/limitranges", "limitranges"),
         policies=_listed(server, f"/apis/{net}", "networkpolicies"),
-        lease=_found(
+        lease=_object(
             server,
             f"/apis/coordination.k8s.io/v1/namespaces/{server.namespace}/leases/{contract.SERVED_LEASE}",
             f"Lease {contract.SERVED_LEASE}",
             "leases",
         ),
-        service=_found(server, f"{core}/services/{name}", f"Service {name}", "services"),
+        service=_object(server, f"{core}/services/{name}", f"Service {name}", "services"),
         referred=_referred(server, core, wanted, name),
         logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),
         routers=_routers(server, name, pods),
@@ -78,7 +78,7 @@ def _unseen(error: ClusterError, act: str) -> Unseen:
     return Unseen(f"may not {act}" if error.reason == "Forbidden" else f"could not {act}: {error}")
 
 
-def _found(server: ApiServer, path: str, what: str, plural: str) -> Object | Unseen | None:
+def _object(server: ApiServer, path: str, what: str, plural: str) -> Object | Unseen | None:
     try:
         return server.read(path, what)
     except ClusterError as error:
@@ -94,27 +94,27 @@ def _both(one: Listed, other: Listed) -> Listed:
 def _referred(
     server: ApiServer, core: str, wanted: Iterable[Template], own: str
 ) -> dict[tuple[str, str], Object | Unseen | None]:
-    found: dict[tuple[str, str], Object | Unseen | None] = {}
+    referred: dict[tuple[str, str], Object | Unseen | None] = {}
     for one in references(wanted, own):
         where = (one.kind, one.name)
-        if where in found:
+        if where in referred:
             continue
         plural = _PLURALS[one.kind]
-        read = _found(server, f"{core}/{plural}/{one.name}", f"{one.kind} {one.name}", plural)
-        found[where] = _kept(read) if isinstance(read, dict) else read
-    return found
+        read = _object(server, f"{core}/{plural}/{one.name}", f"{one.kind} {one.name}", plural)
+        referred[where] = _kept(read) if isinstance(read, dict) else read
+    return referred
 
 
-def _kept(found: Object) -> Object:
+def _kept(resource: Object) -> Object:
     """Return an object with the names of its keys in place of what they hold."""
-    keys = [*inside(found, "data"), *inside(found, "binaryData"), *inside(found, "stringData")]
-    kept = {key: found.get(key) for key in ("metadata", "spec", "status")}
+    keys = [*inside(resource, "data"), *inside(resource, "binaryData"), *inside(resource, "stringData")]
+    kept = {key: resource.get(key) for key in ("metadata", "spec", "status")}
     return kept | {"keys": keys}
 
 
 def _logs(server: ApiServer, core: str, pods: tuple[Object, ...]) -> dict[str, str | Unseen]:
     """Return the last lines of engines that have ended or are not ready, of the run that ended where there is one."""
-    found: dict[str, str | Unseen] = {}
+    logs: dict[str, str | Unseen] = {}
     for pod in pods:
         name = text(inside(pod, "metadata"), "name")
         for status in objects(inside(pod, "status"), "containerStatuses"):
@@ -132,10 +132,10 @@ def _logs(server: ApiServer, core: str, pods: tuple[Object, ...]) -> dict[str, s
                     [*query.items()],
                     {"Accept": "text/plain, */*"},
                 ) as got:
-                    found[name] = got.data.decode(errors="replace")
+                    logs[name] = got.data.decode(errors="replace")
             except ClusterError as error:
-                found[name] = _unseen(error, "get pods/log")
-    return found
+                logs[name] = _unseen(error, "get pods/log")
+    return logs
 
 
 def _routers(server: ApiServer, name: str, known: Listed) -> tuple[Answer, ...] | Unseen:
@@ -147,15 +147,15 @@ def _routers(server: ApiServer, name: str, known: Listed) -> tuple[Answer, ...] 
         pods = routers.running(server, name)
     except ClusterError as error:
         return _unseen(error, "list pods")
-    found = []
+    answers = []
     for pod in pods:
         try:
             scheme = "https" if pod.name in secure else "http"
             status, said = routers.ask(server, pod, contract.PORT_ROUTER, _MODELS, scheme)
         except ClusterError as error:
             return _unseen(error, "get pods/proxy")
-        found.append(Answer(pod.name, status, said[:200]))
-    return tuple(found)
+        answers.append(Answer(pod.name, status, said[:200]))
+    return tuple(answers)
 
 
 def _has_tls(pod: Object) -> bool:

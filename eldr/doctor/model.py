@@ -86,10 +86,10 @@ def look(facts: Facts) -> Said:
 def _path(facts: Facts, uri: str) -> Iterator[Finding]:
     """Say where no volume holds a path; an image may, so only of roles whose engines are not ready."""
     for template in facts.templates:
-        found = engine(template)
-        if not found or _is_ready(facts, template):
+        container = engine(template)
+        if not container or _is_ready(facts, template):
             continue
-        mounts = [text(one, "mountPath") for one in objects(found, "volumeMounts")]
+        mounts = [text(one, "mountPath") for one in objects(container, "volumeMounts")]
         if not any(path and PurePosixPath(uri).is_relative_to(path) for path in mounts):
             problem = f"no volume of {template.role} is mounted at {uri} or above it"
             remedy = "name the claim that holds it in model.source, and its path there in model.uri; if the image holds it, leave it"

@@ -70,9 +70,9 @@ def _asks(template: Template, port: int) -> bool:
 
 def _hub(facts: Facts, policies: Iterable[Object], template: Template) -> Iterator[Finding]:
     uri = text(inside(facts.deployment, "spec", "model"), "uri") or ""
-    found = engine(template)
+    container = engine(template)
     is_local = uri.startswith("/") or "://" in uri or not _is_vllm(facts)
-    if is_local or not found or variables(found).keys() & set(_OFFLINE):
+    if is_local or not container or variables(container).keys() & set(_OFFLINE):
         return
     limiting = peers.selecting(policies, template.labels, "Egress")
     if limiting and not peers.may_pass(limiting, "Egress", _HTTPS, peers.outside):

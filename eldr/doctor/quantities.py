@@ -21,9 +21,9 @@ def amount(value: object) -> Decimal:
         return _ZERO
 
 
-def amounts(found: Object) -> Amounts:
+def amounts(quantities: Object) -> Amounts:
     """Return quantities by resource."""
-    return {str(name): amount(value) for name, value in found.items()}
+    return {str(name): amount(value) for name, value in quantities.items()}
 
 
 def of_pod(spec: Object, part: str) -> Amounts:
@@ -72,8 +72,8 @@ def shown(value: Decimal) -> str:
     for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
         if value >= size:
             return f"{(value / size).quantize(Decimal('0.1')).normalize():f}{unit}"
-    whole = value.to_integral_value()
-    return f"{whole:f}" if whole == value else f"{(value * 1000).to_integral_value():f}m"
+    integral = value.to_integral_value()
+    return f"{integral:f}" if integral == value else f"{(value * 1000).to_integral_value():f}m"
 
 
 def _sum(one: Amounts, other: Amounts) -> Amounts:

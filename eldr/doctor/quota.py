@@ -59,8 +59,8 @@ def _without(facts: Facts, key: str, limits: tuple[Object, ...]) -> str:
         return ""
     for template in facts.templates:
         for container in containers(template.spec):
-            found = of_container(container, part)
-            if resource not in found and not _has_default(limits, part, resource):
+            asked = of_container(container, part)
+            if resource not in asked and not _has_default(limits, part, resource):
                 return f"container {container.get('name')} of {template.role}"
     return ""
 
@@ -89,7 +89,7 @@ def _missing(template: Template, pods: Listed) -> int:
     if isinstance(pods, Unseen):
         return 0
     labels = (inside(pod, "metadata", "labels") for pod in pods)
-    made = [found for found in labels if found.get(contract.LABEL_ROLE) == template.role]
+    made = [one for one in labels if one.get(contract.LABEL_ROLE) == template.role]
     return max(0, template.replicas - len(made))
 
 
@@ -127,5 +127,5 @@ def _beyond(about: str, who: str, item: Object, requests: Amounts, limits: Amoun
             yield Finding(about, problem, "lower the LimitRange, or raise resources of the role", _REFUSES)
 
 
-def _name(found: Object) -> str:
-    return text(inside(found, "metadata"), "name") or "?"
+def _name(resource: Object) -> str:
+    return text(inside(resource, "metadata"), "name") or "?"

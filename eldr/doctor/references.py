@@ -24,8 +24,8 @@ def references(templates: Iterable[Template], own: str = "") -> list[Reference]:
         Name of the deployment: its Secret of the admin ports is the operator's to make.
     """
     admin = ("Secret", contract.admin_secret_name(own))
-    found = [one for template in templates for one in _of_pod(template)]
-    return [one for one in dict.fromkeys(found) if (one.kind, one.name) != admin]
+    needed = [one for template in templates for one in _of_pod(template)]
+    return [one for one in dict.fromkeys(needed) if (one.kind, one.name) != admin]
 
 
 def look(facts: Facts) -> Said:
@@ -33,38 +33,38 @@ def look(facts: Facts) -> Said:
     unseen: dict[str, None] = {}
     said: set[tuple[str, str, str]] = set()
     for wanted in references(facts.templates, facts.name):
-        found = facts.referred.get((wanted.kind, wanted.name))
-        if isinstance(found, Unseen):
-            unseen[found.why] = None
-        elif (about := (wanted.kind, wanted.name, wanted.key if found else "")) not in said:
-            for finding in _judge(facts, wanted, found):
+        referred = facts.referred.get((wanted.kind, wanted.name))
+        if isinstance(referred, Unseen):
+            unseen[referred.why] = None
+        elif (about := (wanted.kind, wanted.name, wanted.key if referred else "")) not in said:
+            for finding in _judge(facts, wanted, referred):
                 said.add(about)
                 yield finding
     yield from map(Skipped, unseen)
 
 
-def _judge(facts: Facts, wanted: Reference, found: Object | None) -> Iterator[Finding]:
+def _judge(facts: Facts, wanted: Reference, referred: Object | None) -> Iterator[Finding]:
     about, where = f"{wanted.kind} {wanted.name}", f"in namespace {facts.namespace}"
-    if found is None:
+    if referred is None:
         explains = _STUCK | _UNBOUND if wanted.kind == _CLAIM else _STUCK
         yield Finding(about, f"it does not exist {where}; {wanted.by} needs it", _create(wanted), explains)
-    elif wanted.key and wanted.key not in found.get("keys", ()):
-        has = ", ".join(sorted(found.get("keys", ()))) or "no key at all"
+    elif wanted.key and wanted.key not in referred.get("keys", ()):
+        has = ", ".join(sorted(referred.get("keys", ()))) or "no key at all"
         remedy = f"add the key to the {wanted.kind}, or name another one"
         yield Finding(
             about, f"it has no key {wanted.key}, which {wanted.by} needs; it has {has}", remedy, _STUCK
         )
     elif wanted.kind == _CLAIM:
-        yield from _claim(facts, wanted, found)
+        yield from _claim(facts, wanted, referred)
 
 
-def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
-    phase = text(inside(found, "status"), "phase")
+def _claim(facts: Facts, wanted: Reference, claim: Object) -> Iterator[Finding]:
+    phase = text(inside(claim, "status"), "phase")
     about = f"claim {wanted.name}"
     if phase == "Lost":
         yield Finding(about, "its volume is gone", "create a claim anew and restore its data")
     elif phase == "Pending" and not isinstance(facts.pods, Unseen) and facts.pods:
-        storage = text(inside(found, "spec"), "storageClassName") or "the default"
+        storage = text(inside(claim, "spec"), "storageClassName") or "the default"
         remedy = f"see kubectl describe pvc {wanted.name}; install a provisioner for storage class {storage} if there is none"
         yield Finding(
             about,
@@ -72,7 +72,7 @@ def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
             remedy,
             _UNBOUND,
         )
-    modes = inside(found, "spec").get("accessModes") or ()
+    modes = inside(claim, "spec").get("accessModes") or ()
     users = sum(one.replicas for one in facts.templates if wanted.name in _claims(one.spec))
     if "ReadWriteOncePod" in modes and users > 1:
         remedy = "use a claim with ReadWriteMany or ReadOnlyMany"
@@ -118,23 +118,23 @@ def _of_volume(volume: Object, by: str) -> Iterator[Reference]:
     for source in sources:
         secret = inside(source, "secret")
         named = text(secret, "secretName") or text(secret, "name")
-        for kind, found in (
+        for kind, reference in (
             ("Secret", secret | {"name": named}),
             ("ConfigMap", inside(source, "configMap")),
         ):
-            items = [one for one in objects(found, "items") if text(one, "key")]
+            items = [one for one in objects(reference, "items") if text(one, "key")]
             for item in items:
-                yield from _needed(kind, found | {"key": item["key"]}, by)
+                yield from _needed(kind, reference | {"key": item["key"]}, by)
             if not items:
-                yield from _needed(kind, found, by)
+                yield from _needed(kind, reference, by)
 
 
-def _needed(kind: str, found: Object, by: str) -> Iterator[Reference]:
-    name = text(found, "name")
-    if name and found.get("optional") is not True:
-        yield Reference(kind, name, text(found, "key") or "", by)
+def _needed(kind: str, reference: Object, by: str) -> Iterator[Reference]:
+    name = text(reference, "name")
+    if name and reference.get("optional") is not True:
+        yield Reference(kind, name, text(reference, "key") or "", by)
 
 
 def _claims(spec: Object) -> list[str]:
-    found = (text(inside(one, "persistentVolumeClaim"), "claimName") for one in objects(spec, "volumes"))
-    return [name for name in found if name]
+    names = (text(inside(one, "persistentVolumeClaim"), "claimName") for one in objects(spec, "volumes"))
+    return [name for name in names if name]

@@ -69,9 +69,9 @@ def examine(facts: Facts, now: datetime) -> Report:
     """Run all checks; what another one explains is left out."""
     said = {check.name: list(check.look(facts)) for check in CHECKS}
     said[CONDITIONS] = list(conditions.look(facts, now))
-    found = [one for some in said.values() for one in some if isinstance(one, Finding)]
-    explained = {reason for one in found for reason in one.explains}
-    has_causes = any(not one.is_symptom for one in found)
+    findings = [one for some in said.values() for one in some if isinstance(one, Finding)]
+    explained = {reason for one in findings for reason in one.explains}
+    has_causes = any(not one.is_symptom for one in findings)
     results = [
         _result(
             name,
@@ -95,10 +95,10 @@ def _result(name: str, said: list[Finding | Skipped], namespace: str) -> Result:
     return Result(name, tuple(placed), tuple(skipped))
 
 
-def _merged(found: Iterable[Finding]) -> list[Finding]:
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
     """Return one finding for pods with the same problem: replicas have most of their problems in common."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
-    for one in found:
+    for one in findings:
         kind, _, pod = one.about.partition("pod ")
         about, pod = ("", pod) if pod and not kind else (one.about, one.about)
         problem = _RESTARTS.sub("", one.problem.replace(pod, ""))
@@ -150,13 +150,13 @@ def lines(report: Report, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _count(report: Report) -> str:
-    found = report.problems
-    return f"{found or 'no'} problem{'' if found == 1 else 's'} found"
+    count = report.problems
+    return f"{count or 'no'} problem{'' if count == 1 else 's'} found"
 
 
 def _summary(result: Result) -> str:
-    found = len(result.problems)
-    words = [f"{found} problem{'' if found == 1 else 's'}"] if found else []
+    count = len(result.problems)
+    words = [f"{count} problem{'' if count == 1 else 's'}"] if count else []
     words += [f"skipped: {why}" for why in result.skipped]
     return "; ".join(words) or "ok"
 

@@ -49,8 +49,8 @@ def _service(facts: Facts) -> Said:
 
 
 def _is_ready(pod: Object) -> bool:
-    found = objects(inside(pod, "status"), "conditions")
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in found)
+    conditions = objects(inside(pod, "status"), "conditions")
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
 def _finding(answer: Answer) -> Finding:

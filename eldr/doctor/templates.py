@@ -42,9 +42,9 @@ def containers(spec: Object) -> Iterator[Object]:
     yield from objects(spec, "containers")
 
 
-def variables(found: Object) -> dict[str, Object]:
+def variables(spec: Object) -> dict[str, Object]:
     """Return the environment of a container by name."""
-    return {str(one.get("name")): one for one in objects(found, "env")}
+    return {str(one.get("name")): one for one in objects(spec, "env")}
 
 
 def _made(workloads: tuple[Object, ...]) -> Iterator[tuple[str, Template]]:
@@ -63,18 +63,18 @@ def _drafts(deployment: Object) -> Iterator[Template]:
     name = str(inside(deployment, "metadata").get("name"))
     resource = text(inside(spec, "accelerator"), "resourceName") or _RESOURCE
     for role in _ENGINES:
-        found = inside(spec, role)
-        gpus = integer(found, "gpus")
+        role_spec = inside(spec, role)
+        gpus = integer(role_spec, "gpus")
         devices = {resource: str(1 if gpus is None else gpus)} if gpus != 0 else {}
-        resources = inside(found, "resources")
-        patch = inside(found, "podTemplate", "spec")
+        resources = inside(role_spec, "resources")
+        patch = inside(role_spec, "podTemplate", "spec")
         patched = container(patch, contract.CONTAINER_ENGINE)
         drafted = {
             "name": contract.CONTAINER_ENGINE,
             "env": [
                 *_token(spec),
                 *objects(inside(spec, "engine"), "env"),
-                *objects(found, "env"),
+                *objects(role_spec, "env"),
                 *objects(patched, "env"),
             ],
             "resources": {
@@ -84,7 +84,7 @@ def _drafts(deployment: Object) -> Iterator[Template]:
         }
         kept = {key: value for key, value in patched.items() if key not in drafted}
         others = [one for one in objects(patch, "containers") if one.get("name") != contract.CONTAINER_ENGINE]
-        replicas = integer(found, "replicas")
+        replicas = integer(role_spec, "replicas")
         labels = {contract.LABEL_DEPLOYMENT: name, contract.LABEL_ROLE: role}
         volumes = [*objects(patch, "volumes"), *_claims(spec)]
         if role == contract.ROLE_PREFILL and not _is_apart(spec):
