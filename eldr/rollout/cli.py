@@ -115,8 +115,8 @@ def status(make: Any, *, name: str, wait: bool, timeout: float) -> None:
         while wait and (code := _code(deployment)) is None and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
             deployment = _patiently(target.deployment, until)
-        found = _patiently(target.revisions, until) if wait else target.revisions()
-        for line in text.lines(deployment, found):
+        history = _patiently(target.revisions, until) if wait else target.revisions()
+        for line in text.lines(deployment, history):
             click.echo(line)
         if wait and code is None:
             raise click.ClickException(f"the rollout has not ended within {timeout:g} s")
@@ -174,15 +174,15 @@ def _set(make: Any, name: str, changes: Mapping[str, Mapping[str, str]]) -> None
 
 def _patiently(read: Callable[[], _Read], until: float) -> _Read:
     """Read what an API server that restarts, or has too much to do, may not answer at once; say so each time that its reason changes."""
-    told = ""
+    reported = ""
     while True:
         try:
             return read()
         except ClusterError as error:
             if not error.passes or time.monotonic() >= until:
                 raise
-            if str(error) != told:
-                told = str(error)
+            if str(error) != reported:
+                reported = str(error)
                 click.echo(f"{error.reason}: {error}; tries again", err=True)
         time.sleep(_POLL_SECONDS)
 

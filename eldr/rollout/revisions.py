@@ -95,7 +95,7 @@ def is_observed(deployment: Object) -> bool:
 
 
 def before(
-    deployment: Object, found: Sequence[Revision], roles: Iterable[str] = (), *, to: str = ""
+    deployment: Object, revisions: Sequence[Revision], roles: Iterable[str] = (), *, to: str = ""
 ) -> dict[str, Revision]:
     """Return the revision to go back to, by role; what the operator has not seen yet cannot be undone.
 
@@ -113,7 +113,7 @@ def before(
         If there is none.
     """
     if to:
-        named = _named(found, to)
+        named = _named(revisions, to)
         return {named.role: named}
     if not is_observed(deployment):
         text = "the operator has not seen the last change of the resource yet; try again in a moment"
@@ -121,41 +121,41 @@ def before(
     if not [*roles] and condition(deployment, "Progressing").get("reason") == "RolledBack":
         text = "the operator has gone back already; name a revision with --to-revision, or a role with --role, to go further"
         raise UndoError("RolledBack", text)
-    by_name = {each.name: each for each in found}
+    by_name = {each.name: each for each in revisions}
     current = {role: by_name.get(in_use(deployment, role)) for role in ENGINES}
     known = {role: each for role, each in current.items() if each is not None}
     if not known:
         raise UndoError(
             "NoRevisions", "no revision of its engines is known yet; wait until the operator has seen it"
         )
-    open_ = [role for role, each in known.items() if each != _last_completed(found, role)]
+    open_ = [role for role, each in known.items() if each != _last_completed(revisions, role)]
     latest = max(known, key=lambda role: known[role].completed)
-    chosen = {role: _last(found, role, known.get(role)) for role in (*roles,) or open_ or [latest]}
+    chosen = {role: _last(revisions, role, known.get(role)) for role in (*roles,) or open_ or [latest]}
     if not [*roles] and len(chosen) == 1:
         ((role, back),) = chosen.items()
         other = ENGINES[1 - ENGINES.index(role)]
         partner = known.get(other)
-        matching = _last_completed((each for each in found if each.key == back.key), other)
+        matching = _last_completed((each for each in revisions if each.key == back.key), other)
         if matching and partner is not None and back.key != partner.key == known[role].key:
             chosen[other] = matching
     return chosen
 
 
-def _last_completed(found: Iterable[Revision], role: str) -> Revision | None:
-    completed = [each for each in found if each.role == role and each.completed]
+def _last_completed(revisions: Iterable[Revision], role: str) -> Revision | None:
+    completed = [each for each in revisions if each.role == role and each.completed]
     return max(completed, key=lambda each: (each.completed, each.number), default=None)
 
 
-def _last(found: Iterable[Revision], role: str, current: Revision | None) -> Revision:
-    worked = _last_completed((each for each in found if each != current), role)
+def _last(revisions: Iterable[Revision], role: str, current: Revision | None) -> Revision:
+    worked = _last_completed((each for each in revisions if each != current), role)
     if worked is None:
         text = f"no earlier revision of {role} is known to have worked; name one of `eldr rollout status` with --to-revision"
         raise UndoError("NothingToUndo", text)
     return worked
 
 
-def _named(found: Iterable[Revision], name: str) -> Revision:
-    for each in found:
+def _named(revisions: Iterable[Revision], name: str) -> Revision:
+    for each in revisions:
         if each.name == name and each.role in ENGINES:
             return each
     text = f"there is no revision {name} of prefill or decode; `eldr rollout status` lists them"
