@@ -32,12 +32,12 @@ class Target(NamedTuple):
         return f"{contract.KIND_DEPLOYMENT} {self.namespace}/{self.name}"
 
 
-def choose(found: Sequence[Object], name: str, where: str) -> Target:
+def choose(deployments: Sequence[Object], name: str, where: str) -> Target:
     """Return the deployment to ask: one that is Ready, else one that can serve.
 
     Parameters
     ----------
-    found : sequence of mapping
+    deployments : sequence of mapping
         EldrDeployments.
     name : str
         The one that is meant; empty for any.
@@ -49,7 +49,7 @@ def choose(found: Sequence[Object], name: str, where: str) -> Target:
     NoTargetError
         If there is none.
     """
-    named = [one for one in found if not name or one["metadata"]["name"] == name]
+    named = [one for one in deployments if not name or one["metadata"]["name"] == name]
     if not named:
         what = f"no {contract.KIND_DEPLOYMENT} {name}".rstrip()
         raise NoTargetError(

@@ -78,8 +78,8 @@ def command(
         raise click.UsageError(f"--url {url}: must begin with http:// or https://")
     try:
         file = str(kubeconfig) if kubeconfig else None
-        found, where = _read(context, namespaces, file, everywhere=all_namespaces)
-        target = choose(found, name, where)
+        deployments, where = _read(context, namespaces, file, everywhere=all_namespaces)
+        target = choose(deployments, name, where)
         server = ApiServer(context, target.namespace, file, rights=_PODS)
         if url or server.is_inside:
             asked = url or target.url
@@ -102,11 +102,11 @@ def _read(
     if everywhere:
         server = ApiServer(context, None, kubeconfig, rights=f"{_RIGHTS} in all namespaces")
         return _items(server, f"/apis/{contract.API_VERSION}/{contract.DEPLOYMENTS}"), "any namespace"
-    found = []
+    deployments = []
     servers = [ApiServer(context, one, kubeconfig, rights=_RIGHTS) for one in namespaces or (None,)]
     for server in servers:
-        found += _items(server, server.path(contract.DEPLOYMENTS))
-    return found, f"namespace {', '.join(server.namespace for server in servers)}"
+        deployments += _items(server, server.path(contract.DEPLOYMENTS))
+    return deployments, f"namespace {', '.join(server.namespace for server in servers)}"
 
 
 def _items(server: ApiServer, path: str) -> list[Object]:

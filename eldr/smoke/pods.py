@@ -38,9 +38,9 @@ def ask_router(
     where = f"pod {pod.name} through the API server"
     sent = time.monotonic()
     headers = {"x-api-key": key} if key else {}
-    status, found = server.answer(
+    status, data = server.answer(
         path, method="POST", body=body(target.model), headers=headers, seconds=seconds
     )
-    if status != 200 and (said := routers.of_api_server(found)):
-        raise server.refused(status, where, found) if status == 403 else RequestError(f"{where}: {said}")
-    return Answer(checked(where, status, found), time.monotonic() - sent), where
+    if status != 200 and (said := routers.of_api_server(data)):
+        raise server.refused(status, where, data) if status == 403 else RequestError(f"{where}: {said}")
+    return Answer(checked(where, status, data), time.monotonic() - sent), where

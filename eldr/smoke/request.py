@@ -93,13 +93,13 @@ def ask(
             return Answer(checked(where, answer.status, answer.data), time.monotonic() - sent)
 
 
-def checked(where: str, status: int, found: bytes) -> int:
+def checked(where: str, status: int, data: bytes) -> int:
     """Return how many tokens were generated."""
-    text = found[:500].decode(errors="replace")
+    text = data[:500].decode(errors="replace")
     if status != 200:
         raise RequestError(f"{where} answers with status {status}: {text}{_KEY * (status == 401)}")
     try:
-        answer: Any = json.loads(found)
+        answer: Any = json.loads(data)
         tokens = int(answer["usage"]["completion_tokens"])
         choices = [str(choice["text"]) for choice in answer["choices"]]
     except (ValueError, TypeError, KeyError):
