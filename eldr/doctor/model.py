@@ -31,7 +31,7 @@ _ASK = (
     "kubectl create secret generic hugging-face --from-literal=token=..., of a token that may read it, and "
     "set model.tokenSecret to {name: hugging-face}"
 )
-_GRANT = "accept the model's terms with the account of HF_TOKEN, or use a token that may read it"
+_ACCEPT_TERMS = "accept the model's terms with the account of HF_TOKEN, or use a token that may read it"
 _SIGNS = (
     _sign(
         r"GatedRepoError|gated repo|\b403\b.*(?:huggingface|Client Error)|403 Client Error|AccessDenied",
@@ -75,7 +75,7 @@ def look(facts: Facts) -> Said:
         if isinstance(log, Unseen):
             unseen[log.why] = None
         elif sign := _of_log(log):
-            access = _GRANT if _has_token(facts) else _ASK
+            access = _ACCEPT_TERMS if _has_token(facts) else _ASK
             problem = f"{sign.problem.format(uri=uri)}; its log says: {_line(log, sign)}"
             remedy = sign.remedy.format(access=access)
             said.setdefault(sign.problem, Finding(f"engine of pod {pod}", problem, remedy, _CAUSES))
