@@ -28,11 +28,11 @@ class Counter(Collector):
         self._values: defaultdict[tuple[str, ...], float] = defaultdict(float, {} if labels else {(): 0.0})
 
     def __call__(self, *labels: str) -> None:
-        """Counter one."""
+        """Count one."""
         self._values[labels] += 1.0
 
     def add(self, amount: float, *labels: str) -> None:
-        """Counter several."""
+        """Count several."""
         self._values[labels] += amount
 
     def forget(self, *labels: str) -> None:

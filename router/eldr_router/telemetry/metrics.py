@@ -131,13 +131,13 @@ class Metrics:
         return histogram
 
     def gave_up(self, leg: str, cause: str) -> None:
-        """Counter an attempt given up."""
+        """Count an attempt given up."""
         self.retries(leg, cause)
         if cause == "expired":
             self.expired()
 
     def place(self, placement: Placement) -> None:
-        """Counter a placement whose engine began to answer."""
+        """Count a placement whose engine began to answer."""
         self.placements(placement.policy, placement.reason)
         self.placed(placement.endpoint.name)
         self.band(placement.candidates)
