@@ -62,28 +62,6 @@ def test_neither_the_unit_nor_an_offset_of_the_costs_matters(problem, unit, offs
     )
 
 
-def costs_of(seed, n, k, d=8):
-    """Cosine distances of clustered points to some of them, in float32 as K-means has them."""
-    rng = np.random.default_rng(seed)
-    points = rng.normal(size=(7, d))[rng.integers(0, 7, n)] + rng.normal(0, 0.5, (n, d))
-    points = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
-    return 1.0 - points @ points[rng.choice(n, k, replace=False)].T
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("n", "k"), [(240, 8), (600, 16), (601, 16), (1000, 64), (900, 2)])
-def test_labels_are_those_of_the_hungarian_solver(n, k):
-    costs, capacity = costs_of(n, n, k), -(-n // k)
-    labels = assign_balanced(costs, capacity)
-    _, columns = linear_sum_assignment(np.repeat(costs.astype(np.float64), capacity, axis=1))
-    np.testing.assert_array_equal(labels, columns // capacity)
-    # The next assignment of K-means: nearly the same costs, from these labels.
-    moved = costs + np.random.default_rng(0).normal(0, 0.01, costs.shape).astype(np.float32)
-    again = assign_balanced(moved, capacity, labels)
-    _, columns = linear_sum_assignment(np.repeat(moved.astype(np.float64), capacity, axis=1))
-    np.testing.assert_array_equal(again, columns // capacity)
-
-
 def test_an_optimal_start_is_kept_among_equals():
     start = np.array([2, 0, 1, 2, 1, 0])
     labels = assign_balanced(np.ones((6, 3)), 2, start)

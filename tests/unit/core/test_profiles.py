@@ -63,17 +63,6 @@ def test_a_kind_that_moves_is_followed():
     assert second > first
 
 
-@pytest.mark.parametrize("own", [0, 1], ids=["no request of its own", "one"])
-def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything(own):
-    profiles, draw = Profiles(CELLS), kinds(4)
-    teach(profiles, draw, 800, 4)
-    for _ in range(own):
-        profiles.take("d4", draw(0))
-    for kind in range(4):
-        *old, new = profiles.similarity(draw(kind), names(5))
-        assert min(old) < new < max(old)
-
-
 def test_who_returns_under_another_name_is_new_and_who_is_gone_is_forgotten():
     profiles, draw = Profiles(CELLS), kinds(4)
     teach(profiles, draw, 400, 4)
@@ -122,15 +111,6 @@ def test_two_routers_know_what_one_would():
         wanted = alone.similarity(asked, names(4))
         for router in routers:
             assert router.similarity(asked, names(4)) == pytest.approx(wanted, abs=0.02)
-
-
-def test_a_router_that_just_began_takes_over_what_another_one_knows():
-    old, new, draw = Profiles(CELLS), Profiles(CELLS), kinds(4)
-    teach(old, draw, 800, 4)
-    new.merge("old", old.table())
-    asked = draw(2)
-    assert new.similarity(asked, names(4)) == pytest.approx(old.similarity(asked, names(4)), abs=0.05)
-    assert max(range(4), key=new.similarity(asked, names(4)).__getitem__) == 2
 
 
 def test_a_router_without_traffic_holds_nobody_back():
@@ -196,19 +176,6 @@ def test_a_router_that_left_may_return_under_its_name():
     here.merge("there", there.table())
     (score,) = here.similarity(draw(0), ["d0"])
     assert math.isfinite(score)
-
-
-def test_signatures_stay_what_they_were():
-    profiles, draw = Profiles(CELLS), kinds(1)
-    one = draw(0)
-    kept = one.copy()
-    profiles.take("d0", one)
-    profiles.take("d0", one)
-    assert (one == kept).all()
-    told = profiles.table()["d0"].mean.copy()
-    first = profiles.table()["d0"]
-    profiles.take("d0", draw(0))
-    assert (first.mean == told).all()
 
 
 def test_a_young_profile_learns_from_what_its_worker_is_sent_and_an_old_one_from_what_it_is_favoured_for():

@@ -127,17 +127,6 @@ def with_contexts(windows, per_token, seed=0):
     return found
 
 
-def test_a_term_for_context_is_found_where_it_explains_more():
-    plain = pool(FAST, dict.fromkeys("abcd", 1.0))
-    learned = learn(with_contexts(plain, 30e-9), DEFAULT)
-    assert learned.pool.per_token == pytest.approx(30e-9, rel=0.1)
-    assert learned.pool.per_request == pytest.approx(FAST.per_request, rel=0.5)
-    assert learned.context == pytest.approx(10_500, rel=0.1)
-    assert learned.step_times["a"].seconds(20, 60, 2e5) == pytest.approx(
-        FAST.seconds(20, 60) + 6e-3, rel=0.02
-    )
-
-
 def test_without_a_term_that_explains_more_the_model_stays_as_it_is():
     for seed in range(20):
         plain = pool(FAST, dict.fromkeys("abcd", 1.0), n=20, noise=0.03, seed=seed)

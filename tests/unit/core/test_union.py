@@ -145,16 +145,6 @@ def test_few_tokens_say_little():
     assert unions.request(many, 1000).inclusion[0] == pytest.approx((980 + 20 * 0.25) / 1020), "no certainty"
 
 
-def test_a_table_tells_others_all_there_is_to_know():
-    here, there = Unions(SHAPE), Unions(SHAPE)
-    here.join("d0", here.request(prompt(1), 40), 2)
-    stay = here.join("d1", here.request(prompt(2), 40))
-    stay.leave()
-    assert {engine: row[0] for engine, row in here.table().items()} == {"d0": 2, "d1": 0}
-    there.merge("r1", here.table())
-    assert there.outlook(None, ["d0"], [2]).active == pytest.approx(here.outlook(None, ["d0"], [2]).active)
-
-
 def test_only_what_changed_is_told():
     unions = Unions(SHAPE)
     stay = unions.join("d0", unions.request(prompt(1), 40))
