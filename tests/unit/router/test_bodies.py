@@ -91,15 +91,8 @@ def test_prefill_body():
         "messages": [],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "max_tokens": 100,
-        "min_tokens": 5,
-        "n": 1,
         "best_of": 1,
-        "logprobs": True,
-        "top_logprobs": 3,
-        "prompt_logprobs": None,
         "tools": [1],
-        "seed": 3,
     }
     chat = json.loads(bodies.prefill_body(parsed(body, bodies.CHAT)))
     assert chat.pop(NAME)["do_remote_decode"] is True
@@ -111,23 +104,11 @@ def test_prefill_body():
         "max_completion_tokens": 1,
         "min_tokens": 1,
         "n": 1,
-        "logprobs": True,
-        "top_logprobs": 3,
-        "prompt_logprobs": None,
         "tools": [1],
-        "seed": 3,
     }
     assert "max_completion_tokens" not in json.loads(bodies.prefill_body(parsed({"prompt": "x"})))
     limited = {"prompt": "x", "max_completion_tokens": 7}
     assert json.loads(bodies.prefill_body(parsed(limited)))["max_completion_tokens"] == 1
-
-
-def test_decode_body():
-    body = {"prompt": "ü", "stream": True}
-    client = parsed(body)
-    sent = json.loads(bodies.decode_body(client, {"a": 1, "eldr": {"counts": "x"}}))
-    assert sent == {**body, NAME: {"a": 1}}
-    assert NAME not in client.fields
 
 
 @pytest.mark.parametrize(

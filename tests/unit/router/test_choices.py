@@ -1,6 +1,5 @@
 """The registry, placement: decisions without I/O."""
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -16,7 +15,7 @@ from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError
 from eldr_router.placement.placer import Placer
 from eldr_router.placement.signature import NO_SIGNATURE, WHOLE, Signature, read_signature
-from eldr_router.placement.table import EMPTY, RoutingDocument, make_table
+from eldr_router.placement.table import RoutingDocument, make_table
 
 
 class Clock:
@@ -112,44 +111,6 @@ def test_up_to_how_many_an_engine_gets_requests(reported, limit, bound):
     assert len(leases) == bound
 
 
-def test_an_engine_that_declined_gets_nothing_before_its_next_report():
-    registry = Registry(Clock())
-    registry.replace(ROLE_DECODE, decode(1))
-    (engine,) = registry.endpoints(ROLE_DECODE)
-    woken = []
-    registry.on_room = lambda: woken.append(True)
-    engine.report(Load(0, 8), 100.0)
-    engine.is_full = True  # whatever it reported: it has said no
-    assert not registry.has_room(4)
-    with pytest.raises(RouterError):
-        registry.admit(4)
-    woken.clear()
-    engine.report(Load(3, 8), 102.0)
-    assert registry.has_room(4)
-    assert woken
-
-
-def test_a_router_admits_and_places_by_what_engines_report():
-    registry = Registry(Clock())
-    registry.replace(ROLE_DECODE, decode(2))
-    first, second = registry.endpoints(ROLE_DECODE)
-    first.report(Load(2, 8), 100.0)
-    second.report(Load(0, 8), 100.0)
-    place = Placer(registry, np.random.default_rng(0)).place
-    limited = table(max_in_flight=3)
-    waiting = [registry.admit(3) for _ in range(4)]
-    with pytest.raises(RouterError, match=r"full \(max_in_flight=3\); retry"):
-        registry.admit(3)
-    for each in waiting:
-        each.settle()
-    names = [place(limited, NO_SIGNATURE).endpoint.name for _ in range(4)]
-    assert sorted(names) == ["d0", "d1", "d1", "d1"]
-    assert names[:2] == ["d1", "d1"], "the requests of others at d0 count when engines are ranked"
-    with pytest.raises(RouterError) as full:
-        place(limited, NO_SIGNATURE)
-    assert (full.value.status, full.value.code) == (429, "overloaded")
-
-
 def test_an_engine_without_a_report_is_split_evenly_and_the_refusal_says_so():
     registry = Registry(Clock())
     registry.replace(ROLE_DECODE, decode(1))
@@ -191,29 +152,6 @@ def test_an_engine_that_changes_its_slot_keeps_its_load():
     assert (endpoint.spec.slot, endpoint.in_flight) == (7, 1)
 
 
-def test_admission_counts_requests_without_an_engine():
-    registry = Registry(Clock())
-    with pytest.raises(RouterError) as none:
-        registry.admit(1)
-    assert none.value.status == 503
-    registry.replace(ROLE_DECODE, decode(2))
-    first, second = registry.admit(1), registry.admit(1)
-    with pytest.raises(RouterError) as full:
-        registry.admit(1)
-    assert (full.value.status, full.value.retry_after) == (429, 1)
-    first.settle()
-    lease = Occupancy(registry.endpoints(ROLE_DECODE)[0])
-    with pytest.raises(RouterError):
-        registry.admit(1)
-    lease.release()
-    first.reopen()
-    first.reopen()
-    assert registry._undecided == 2
-    for admission in (first, first, second):
-        admission.settle()
-    assert registry._undecided == 0
-
-
 def unit(rows):
     rows = np.asarray(rows, dtype=np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -252,18 +190,6 @@ def table(centers=None, **fields):
 
 
 EYE = np.eye(4)
-
-
-def test_similar_requests_meet():
-    registry, place = placer(decode(4))
-    placements = [place.place(table(EYE), counts(0, 0, 9, 1)) for _ in range(3)]
-    assert {p.endpoint.name for p in placements} == {"d2"}
-    assert [p.in_flight for p in placements] == [0, 1, 2]
-    assert placements[0].reason == "similarity"
-    assert placements[0].policy == "ELDR"
-    assert placements[0].candidates == 1
-    assert placements[0].similarity == pytest.approx(9 / math.sqrt(82))
-    assert registry.totals(registry.endpoints(ROLE_DECODE)) == [0, 0, 3, 0]
 
 
 @pytest.mark.parametrize(
@@ -336,16 +262,6 @@ def test_centroids_that_are_near_to_everything_do_not_crowd_their_engine():
     assert set(engines(40)) == {"d2"}, "a new set begins anew"
 
 
-def test_a_dry_run_charges_nothing():
-    _, place = placer(decode(2))
-    table_ = table(EYE, policy="MarginalUnion")
-    place.locality.follow(table_.centroids, wanted=True)
-    for _ in range(2):
-        place.place(table_, counts(0, 9, 0, 0)).occupancy.release()
-    first, second = (place.decide(table_, counts(0, 9, 0, 0), (), 1, 1).situation.tolls for _ in "12")
-    assert first == second == pytest.approx([-0.01, 0.01])
-
-
 def test_full_engines_are_no_candidates():
     _, place = placer(decode(2))
     limited = table(EYE, max_in_flight=2)
@@ -354,9 +270,6 @@ def test_full_engines_are_no_candidates():
     with pytest.raises(RouterError) as full:
         place.place(limited, counts(9, 0, 0, 0))
     assert full.value.status == 429
-    with pytest.raises(RouterError) as none:
-        placer([])[1].place(EMPTY, NO_SIGNATURE)
-    assert none.value.status == 503
 
 
 def test_another_attempt_pays_no_toll():

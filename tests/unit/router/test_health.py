@@ -64,13 +64,3 @@ def test_a_good_answer_ends_the_doubling(engines):
     p0.answered()
     p0.eject(3.0)
     assert p0.is_good(4.0)
-
-
-def test_own_errors_in_a_row(engines):
-    p0 = engines["p0"]
-    for _ in range(2):
-        p0.failed(0.0)
-    p0.answered()
-    for expected in (True, True, False):
-        p0.failed(0.0)
-        assert p0.is_good(0.0) is expected

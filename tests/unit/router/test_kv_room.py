@@ -227,24 +227,6 @@ def place(registry, *sizes):
     return [placer.place(JSQ, NO_SIGNATURE, demand=KvDemand(size, size)) for size in sizes]
 
 
-def test_tokens_are_held_until_a_request_is_over(registry):
-    for endpoint in registry.endpoints(ROLE_DECODE):
-        endpoint.cache = SMALL
-    placements = place(registry, 8000, 100)
-    long = placements[0].endpoint
-    assert placements[1].endpoint is not long
-    assert place(registry, 2500)[0].endpoint is not long, "it would not fit"
-    assert long.tokens == 8000
-    with pytest.raises(RouterError):
-        place(registry, 9000)
-    assert long.tokens == 8000
-    for placement in placements:
-        placement.occupancy.release()
-        placement.occupancy.release()
-    assert long.tokens == 0
-    assert any(map(registry.held, registry.endpoints(ROLE_DECODE))), "one is left"
-
-
 @pytest.mark.parametrize(("per_token", "other"), [(0.0, 2), (1e-6, 3)])
 def test_a_long_context_is_load_once_it_is_known_what_it_costs(registry, per_token, other):
     first, second = registry.endpoints(ROLE_DECODE)
@@ -259,12 +241,6 @@ def test_a_long_context_is_load_once_it_is_known_what_it_costs(registry, per_tok
     chosen = [placer.place(JSQ, NO_SIGNATURE, demand=KvDemand(size, size)) for size in (8000, 100, 100, 100)]
     assert [one.endpoint for one in chosen].count(chosen[0].endpoint) == 4 - other
     del chosen
-
-
-def test_without_a_known_cache_nothing_changes(registry):
-    names = [one.endpoint.name for one in place(registry, *[10**9] * 6)]
-    assert sorted(names) == ["d0"] * 3 + ["d1"] * 3
-    assert registry.admit(4) is not None
 
 
 def test_what_others_hold_counts_as_much_as_this_routers_requests_do_in_the_mean(registry):

@@ -3,14 +3,6 @@
 from eldr_router.engines.model_names import ModelNames
 
 
-def test_names_that_are_answered_by_another_one_are_that_one():
-    names = ModelNames()
-    assert [names.of(each) for each in ("", "m", "alias", "adapter")] == ["", "m", "alias", "adapter"]
-    for asked, answered in (("", "m"), ("m", "m"), ("alias", "m"), ("adapter", "adapter")):
-        names.observe(asked, answered)
-    assert [names.of(each) for each in ("", "m", "alias", "adapter")] == ["m", "m", "m", "adapter"]
-
-
 def test_a_name_that_means_something_else_now_is_learned_again():
     names = ModelNames()
     names.observe("b", "a")

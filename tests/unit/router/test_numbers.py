@@ -38,14 +38,7 @@ def test_unknown_fields_are_named_in_short(key):
 
 
 def test_values_are_shown_in_short():
-    assert [shown(value) for value in (3, 0.5, True, "x", None, [1])] == [
-        "3",
-        "0.5",
-        "True",
-        "'x'",
-        "None",
-        "[1]",
-    ]
+    assert [shown(value) for value in (3, "x", [1])] == ["3", "'x'", "[1]"]
     assert re.fullmatch(r"1{10,}\.\.\.1{10,}", shown(int("1" * 400)))
     assert shown(10**5000) == "a whole number of 16610 bits"
     assert shown([-(10**5000)]) == "[a whole number of 16610 bits]"

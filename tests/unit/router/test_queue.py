@@ -151,21 +151,3 @@ def test_everything_that_may_happen(seed):
     world.queue.close()
     assert not world.queue._entries
     assert sorted(world.order) == world.order, "first come, first served"
-
-
-def test_one_free_place_is_enough_for_a_request_of_many_sequences():
-    world = World(1, limit=4, most=8)
-    (engine,) = world.registry.endpoints("decode")
-    Occupancy(engine, 3)
-    wide = Asked(0, 6, world)
-    wide.admitted(world.queue.admit(wide, 6))
-    assert world.registry._undecided == 6, "it counts with all of them"
-    wide.place(engine)
-    assert engine.in_flight == 9
-    single = Asked(1, 1, world)
-    assert world.queue.admit(single, 1) is None
-    world.loop.turn()
-    assert single.admission is None
-    wide.occupancy.release()
-    world.loop.turn()
-    assert single.admission is not None

@@ -250,23 +250,6 @@ def play(*happened, state=None):
     return state, done
 
 
-def test_the_good_case():
-    prefilled = vocabulary.Prefilled("p0", kv=True, expires=EXPIRES)
-    sequence = (
-        prefilled,
-        vocabulary.Connected("d0", 1),
-        vocabulary.PullConfirmed("d0", 2),
-        vocabulary.Ready("d0", 99),
-        vocabulary.Ended(),
-    )
-    state, done = play(*sequence)
-    assert state.phase is Phase.OVER
-    assert [type(action).__name__ for action in done] == [
-        *("Prefill", "Leave", "RecordSuccess", "Decode", "Send", "RecordSuccess", "Begin", "Leave", "End")
-    ]
-    assert done[5] == vocabulary.RecordSuccess("d0", "p0")
-
-
 PREFILLED = vocabulary.Prefilled("p0", kv=True, expires=EXPIRES)
 
 
@@ -306,24 +289,6 @@ def test_a_late_pull_that_an_engine_refused_is_nobodys_fault():
     assert not {vocabulary.RecordFailure, vocabulary.Free} & {type(action) for action in done}
 
 
-def blamed(done):
-    return [action for action in done if isinstance(action, vocabulary.RecordFailure)]
-
-
-def test_the_first_engine_is_blamed_once_another_one_did_it():
-    failed = (PREFILLED, vocabulary.Connected("d0", 1), vocabulary.Broken("d0", "status", "x"))
-    _, done = play(*failed)
-    assert blamed(done) == []
-    _, done = play(*failed, PREFILLED, vocabulary.Connected("d1", 1), vocabulary.Ready("d1", 2))
-    assert blamed(done) == [vocabulary.RecordFailure("d0", "p0")]
-
-
-def test_a_request_that_fails_on_several_engines_is_mostly_to_blame_itself():
-    _, done = play(*(vocabulary.Broken(engine, "status", "x") for engine in ("p0", "p1", "p0")))
-    assert isinstance(done[-1], vocabulary.Fail)
-    assert {(action.engine, action.weight) for action in blamed(done)} == {("p0", 1 / 3), ("p1", 1 / 3)}
-
-
 @pytest.mark.parametrize("leg", ["prefill", "decode"])
 def test_engines_in_doubt_cost_no_attempt(leg):
     """Else a request is given up although an engine is well that it was never sent to."""
@@ -340,19 +305,6 @@ def test_engines_in_doubt_cost_no_attempt(leg):
     assert isinstance(play(*again)[1][-1], vocabulary.Fail), "the same engine is no other one"
     late = [event for engine in "abc" for event in failing(engine, doubtful=True, at=2.0)]
     assert isinstance(play(*late, state=State(until=1.0))[1][-1], vocabulary.Fail)
-
-
-def test_a_result_that_nobody_was_sent_is_freed():
-    full = vocabulary.NoEndpoint(429, "full", "overloaded", may_wait=True)
-    for end in (
-        (vocabulary.ClientDisconnected(),),
-        (vocabulary.NoEndpoint(429, "no KV", "overloaded"),),
-        (full, vocabulary.ClientDisconnected()),
-    ):
-        _, done = play(PREFILLED, *end)
-        assert isinstance(done[-1], vocabulary.Free)
-    _, done = play(PREFILLED, vocabulary.Connected("d0", 1), vocabulary.ClientDisconnected())
-    assert not any(isinstance(action, vocabulary.Free) for action in done)
 
 
 REFUSALS = [vocabulary.Answered("d0"), *(vocabulary.Broken("d0", cause, "x") for cause in ANSWERS)]
@@ -374,11 +326,3 @@ def test_a_result_that_an_engine_refused_is_freed_once(refusal):
 def test_a_result_that_an_engine_may_still_read_is_not_freed(cause):
     _, done = play(PREFILLED, vocabulary.Connected("d0", 1), vocabulary.Broken("d0", cause, "x"))
     assert vocabulary.Free() not in done
-
-
-def test_an_engines_429_is_passed_on_only_when_nobody_else_is_free():
-    busy = vocabulary.Broken("p0", "busy", "it answered 429")
-    _, done = play(busy)
-    assert isinstance(done[-1], vocabulary.Prefill)
-    _, done = play(busy, vocabulary.NoPrefillEndpoint())
-    assert isinstance(done[-1], vocabulary.PassOn)

@@ -102,6 +102,12 @@ def test_tokens_fed_are_read_where_they_are_told():
     assert read_sums(told + b'eldr_engine_fed_tokens_total{engine="1"} NaN\n') is None
 
 
+def run(made, now=0.0):
+    """Let an engine run in eight looks."""
+    for turn in range(8):
+        made.observe("d0", steps(100 * turn, 2.0), now)
+
+
 def update(made, now=0.0):
     made.latest = made.prepare(now)()
     return made.latest
@@ -109,8 +115,8 @@ def update(made, now=0.0):
 
 def test_what_two_kinds_apart_save():
     made = savings()
+    run(made)
     for turn in range(8):
-        made.observe("d0", steps(100 * turn, 2.0), 0.0)
         made.observe("d1", steps(50 * turn, 2.0), 0.0)
     # half of all tokens use each pair: random batches of four use all but (1/2)^4 of both
     expected = 2 * 2 * (1 - 0.5**4)
@@ -131,21 +137,18 @@ def test_an_engine_that_begins_anew_and_one_that_is_gone_count_no_steps_twice():
 
 def test_old_windows_and_requests_are_forgotten_and_too_little_is_not_told():
     made = savings()
-    for turn in range(8):
-        made.observe("d0", steps(100 * turn, 2.0), 0.0)
+    run(made)
     assert update(made, 300.0) is not None
     assert update(made, 301.0) is None
     few = savings(requests=63)
-    for turn in range(8):
-        few.observe("d0", steps(100 * turn, 2.0), 0.0)
+    run(few)
     assert update(few) is None
 
 
 def test_what_another_placement_saved_is_not_told_of_this_one():
     made = savings()
     made.follow("JSQ", 1)
-    for turn in range(8):
-        made.observe("d0", steps(100 * turn, 2.0), 0.0)
+    run(made)
     assert update(made) is not None
     made.follow("JSQ", 1)
     assert made.latest is not None
@@ -162,8 +165,7 @@ def test_where_few_requests_finish_older_ones_tell_of_the_mix():
     for number in range(70):
         made.finished(counts(100, [0, 1] if number < 6 else [2, 3]), 10.0 * number)
     now = 3590.0
-    for turn in range(8):
-        made.observe("d0", steps(100 * turn, 2.0), now)
+    run(made, now)
     # of the newest 64, all of the second kind
     assert update(made, now).share == pytest.approx(0.0)
     assert update(made, 3660.0).share == pytest.approx(0.0)
@@ -172,8 +174,7 @@ def test_where_few_requests_finish_older_ones_tell_of_the_mix():
 
 def test_another_model_begins_anew():
     made = savings()
-    for turn in range(8):
-        made.observe("d0", steps(100 * turn, 2.0), 0.0)
+    run(made)
     made.finished(counts(1000, [0, 1], shape=(4, 8)), 1.0)
     assert update(made, 1.0) is None
 

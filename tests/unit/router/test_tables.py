@@ -94,6 +94,14 @@ def exchange(tables, there, now, of="r.1"):
     tables.receive(THERE, tell(there, since=asked[1] if asked[0] == of else 0, of=of), now)
 
 
+def told(locality):
+    """Return the tables of a router that was told of one request, and the unions of the one that told."""
+    tables, there = PeerUnions(locality), Unions(SHAPE)
+    there.join("d0", there.request(KIND_A, 500))
+    exchange(tables, there, 0.0)
+    return tables, there
+
+
 def active(locality, totals=(0,)):
     return locality.unions.outlook(None, ["d0"], totals).active[0]
 
@@ -116,15 +124,6 @@ def test_what_is_told_counts_until_it_is_stale(locality):
     assert active(locality, [2]) > known + 0.5
 
 
-def test_rows_that_are_over_go(locality):
-    tables, there = PeerUnions(locality), Unions(SHAPE)
-    stay = there.join("d0", there.request(KIND_A, 500))
-    exchange(tables, there, 0.0)
-    stay.leave()
-    exchange(tables, there, 1.0)
-    assert active(locality) == 0.0
-
-
 def test_a_row_that_was_forgotten_before_it_was_told_goes_too(locality):
     tables, there = PeerUnions(locality), Locality()
     there.unions = Unions(SHAPE)
@@ -137,9 +136,7 @@ def test_a_row_that_was_forgotten_before_it_was_told_goes_too(locality):
 
 
 def test_changes_of_what_was_forgotten_meanwhile_are_not_the_whole(locality):
-    tables, there = PeerUnions(locality), Unions(SHAPE)
-    there.join("d0", there.request(KIND_A, 500))
-    exchange(tables, there, 0.0)
+    tables, there = told(locality)
     of, since = tables.question(THERE)
     there.join("d1", there.request(KIND_A, 500))
     answer = tell(there, since=since, of=of)
@@ -163,9 +160,7 @@ def test_a_router_that_began_anew_tells_everything_again(locality):
 
 
 def test_only_tables_of_the_same_shape_count(locality):
-    tables, there = PeerUnions(locality), Unions(SHAPE)
-    there.join("d0", there.request(KIND_A, 500))
-    exchange(tables, there, 0.0)
+    tables, _ = told(locality)
     tables.question(THERE)
     tables.receive(THERE, UnionReport("r.1", 9, SHAPE._replace(layers=(1,)), {}), 1.0)
     assert (tables.known, active(locality)) == (0, 0.0)
@@ -174,9 +169,7 @@ def test_only_tables_of_the_same_shape_count(locality):
 
 
 def test_own_beginning_asks_for_everything(locality):
-    tables, there = PeerUnions(locality), Unions(SHAPE)
-    there.join("d0", there.request(KIND_A, 500))
-    exchange(tables, there, 0.0)
+    tables, there = told(locality)
     locality.unions = Unions(SHAPE)
     tables.receive(THERE, tell(there, since=1), 0.1)
     assert tables.question(THERE) == ("", 0)
@@ -190,9 +183,7 @@ def test_own_beginning_asks_for_everything(locality):
 
 
 def test_who_goes_is_forgotten(locality):
-    tables, there = PeerUnions(locality), Unions(SHAPE)
-    there.join("d0", there.request(KIND_A, 500))
-    exchange(tables, there, 2.0)
+    tables, _ = told(locality)
     tables.retain({HERE})
     assert (tables.known, active(locality)) == (0, 0.0)
     assert not tables._asked
