@@ -148,14 +148,6 @@ def test_a_killed_one_is_restored_by_the_next(pool, clock):
     assert is_as_before(pool)
 
 
-def test_what_somebody_set_after_a_killed_one_stays(pool, clock):
-    pool.patch(hold.patch(pool.resource, hold.new(pool.resource, "dead", moment(clock), "JSQ")))
-    pool.edit({"router": {"policy": "Random"}})
-    clock.wait(hold.LIFETIME.total_seconds())
-    refuse_or_recover(pool.read(), pool, clock, lambda _: None)
-    assert pool.fields == BEFORE | {"policy": "Random"}
-
-
 def test_a_signal_ends_it_and_restores(pool, clock):
     def stop():
         clock.stopped = True

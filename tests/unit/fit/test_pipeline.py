@@ -227,8 +227,6 @@ def evaluation(new, active, width):
 def test_only_a_set_that_is_better_beyond_doubt_is_accepted(result, new, active, width, verdict, reason):
     got = judge(replace(result, evaluation=evaluation(new, active, width)))
     assert (got.verdict, got.reason) == (verdict, reason)
-    assert ("saves" in got.message) == (verdict != "Regresses")
-    assert f"{abs(new) * 100:.1f} %" in got.message
 
 
 @pytest.mark.parametrize(("active", "harms"), [(None, None), (0.02, False), (-0.014, False), (-0.016, True)])
@@ -257,10 +255,6 @@ def test_reports(clear, tmp_path, capsys):
     low, high = report["reduction_interval"]
     assert low < report["reduction"] < high
     assert (report["gain"], report["active_harms"]) == (None, None)
-    reports.print_text(report, Console(width=160))
-    assert "Accepted: saves" in capsys.readouterr().out
-    reports.draw(report, tmp_path / "r.png")
-    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     blind = report | {"active_experts": None, "rho": None, "rho_curves": {}, "layers_basis": "no_decode"}
     reports.print_text(blind, Console(width=160))
     reports.draw(blind, tmp_path / "b.png")

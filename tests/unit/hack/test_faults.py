@@ -78,18 +78,6 @@ def lines(faults, tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_tests_that_run_the_line_are_asked_units_and_specific_ones_first(faults, lines):
-    by_text = {site.fault.before: site.fault for site in faults.sites("thing.py", SOURCE)}
-    assert lines.tests(by_text["not text"]) == [
-        "tests/unit/test_c.py",
-        "tests/unit/test_b.py",
-        "tests/router/test_a.py",
-    ]
-    assert lines.tests(by_text["self.note(text)"]) == ["tests/unit/test_b.py"]
-    assert len(lines.tests(by_text["3"])) == 3  # an import runs it: any test of the file
-
-
-@pytest.mark.process
 def test_a_caught_fault_names_its_test_and_leaves_the_file_as_it_was(faults, lines, tmp_path, monkeypatch):
     test = "from thing import Thing\n\ndef test_it():\n    Thing.note, Thing.ready = lambda *_: None, False\n    assert Thing().of('a') == 2\n"
     (tmp_path / "test_thing.py").write_text(test)

@@ -84,13 +84,3 @@ def test_transition_times_move_only_with_the_status():
     third = pod_status(pod_of(main), {"status": first}, "third")
     assert condition(third, "Ready")["lastTransitionTime"] == "third"
     assert condition(third, "Initialized")["lastTransitionTime"] == "first"
-
-
-def test_state_after_an_agent_that_is_gone():
-    fresh = container_state("Always", {"name": "c", "image": "i"}, init=False)
-    fresh.resume({"restartCount": 2, "state": RUNNING, "lastState": ended(1)})
-    assert fresh.restarts == 3
-    assert fresh.last["terminated"]["reason"] == "ContainerStatusUnknown"
-    waiting = container_state("Always", {"name": "c", "image": "i"}, init=False)
-    waiting.resume({"restartCount": 2, "state": WAITING, "lastState": ended(1)})
-    assert (waiting.restarts, waiting.last["terminated"]["exitCode"]) == (2, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from eldr_kube.agent import sources
 from eldr_kube.agent.environment import MissingSourceError
-from eldr_kube.agent.sources import File, choose, parts, references
+from eldr_kube.agent.sources import File, choose
 from eldr_kube.agent.volumes import swap
 
 DATA = {"a": b"A", "b": b"B"}
@@ -40,18 +40,6 @@ def test_what_is_missing_is_named_unless_optional(data: dict | None, wanted: dic
     with pytest.raises(MissingSourceError, match=message):
         choose(data, "ConfigMap", wanted, 0o644)
     assert choose(data, "ConfigMap", {**wanted, "optional": True}, 0o644) == {}
-
-
-def test_references_of_a_pod():
-    volumes = [
-        {"name": "1", "configMap": {"name": "c"}},
-        {"name": "2", "secret": {"secretName": "s", "defaultMode": 0o400}},
-        {"name": "3", "emptyDir": {}},
-        {"name": "4", "projected": {"sources": [{"configMap": {"name": "d"}}, {"secret": {"name": "t"}}]}},
-    ]
-    found = references({"spec": {"volumes": volumes}})
-    assert found == {("ConfigMap", "c"), ("Secret", "s"), ("ConfigMap", "d"), ("Secret", "t")}
-    assert [mode for _, mode in parts(volumes[1])] == [0o400]
 
 
 class FakeApi:
