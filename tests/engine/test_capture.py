@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.config import VllmConfig
 from vllm.forward_context import DPMetadata, set_forward_context
 from vllm.model_executor.layers.fused_moe import routed_experts_capturer
@@ -220,32 +219,6 @@ def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
     route(layers[1], [[5, 0], [0, 1]])
     assert step.n_layers == 2
     assert step.expert_ids(2).tolist() == [[[5, 0], [1, 2]], [[0, 1], [3, 4]]]
-
-
-class Started(TorchDispatchMode):
-    """Lists torch's operations by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
-        self.seen.append(operation.overloadpacket._qualified_op_name)
-        return operation(*arguments, **(named or {}))
-
-
-def test_each_layer_takes_the_host_one_operation_and_a_step_two_more():
-    """A prefill runs without graphs, so that the host's time for a layer counts."""
-    layers = Layer(0), Layer(1), Layer(2)
-    step = capture_of(engine(*layers))
-    for tokens in (4, 6, 1):
-        chosen = [torch.full((tokens, TOP_K), n) for n in range(3)]
-        step.begin()
-        with set_forward_context(None, VllmConfig(), num_tokens=tokens), Started() as started:
-            for layer, ids in zip(layers, chosen, strict=True):
-                layer.router.capture_fn(ids)
-        assert step.expert_ids(tokens).equal(torch.stack(chosen, 1).to(torch.int32))
-        assert started.seen == ["aten::slice", "aten::unbind", *["aten::copy_"] * 3]
 
 
 def test_a_capture_that_fails_ends_counting_and_keeps_no_rank_waiting(monkeypatch):

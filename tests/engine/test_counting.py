@@ -76,13 +76,6 @@ def decoded(at, name):
     return {} if stats is None else stats.data["records"]
 
 
-def test_a_prefill_engine_whose_statistics_fail_serves_on(wrong, serving):
-    spoil(serving.half, "_stats", "take")
-    assert prefilled(serving, "a")["exact"] is True
-    assert "counting failed" in prefilled(serving, "b")["unavailable"]
-    assert len(wrong()) == 2
-
-
 def test_a_report_whose_counts_do_not_arrive_says_so_to_the_other_process(wrong, decoding, monkeypatch):
     assert decoded(decoding, "a") == {"exact": 1}
     with monkeypatch.context() as broken:

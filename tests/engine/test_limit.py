@@ -100,13 +100,6 @@ def test_an_engine_that_does_both_has_a_limit(role, connector):
     assert ask(served(config(role, connector=connector))).headers["x-eldr-load"] == "1/4"
 
 
-def test_api_servers_of_an_engine_share_a_file_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    app = served(config(), SimpleNamespace(api_server_count=2, port=8123))
-    assert ask(app).headers["x-eldr-load"] == "1/4"
-    assert [path.name for path in tmp_path.glob("eldr*")] == ["eldr-in-flight-8123"]
-
-
 @pytest.mark.parametrize(
     ("config", "args"),
     [
