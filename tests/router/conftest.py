@@ -23,7 +23,7 @@ from eldr_router.engines import health
 from eldr_router.engines.load_poller import LoadPoller
 from eldr_router.engines.probes import Probes
 from eldr_router.settings import Settings
-from tests.fakes.engines import FakeEngine, engines
+from tests.fakes.engines import Behaviour, FakeEngine, engines
 from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
 
@@ -104,6 +104,11 @@ class Router:
     async def post(self, path: str = "/v1/completions", headers: dict[str, str] | None = None, **body: Any):
         body = {"model": "m", "prompt": "hello", **body}
         return await self.client.post(self.url + path, json=body, headers=headers)
+
+    def play(self, *behaviours: Behaviour, at: tuple[str, ...] = ("d0", "d1"), times: int = 1) -> None:
+        """Let engines behave so with the next requests that each of them gets."""
+        for name in at:
+            self[name].script.extend(behaviours * times)
 
     def stream(self) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         """Ask for a stream whose pieces the test reads as they come."""

@@ -16,14 +16,14 @@ from tests.fakes.engines import (
     token_event,
 )
 from tests.router.conftest import DEADLINE, QUICK, until
+from tests.router.test_http import post
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
 @pytest.mark.parametrize("torn", [b"", b'40\r\ndata: {"choices"', b"4", b"4\r\nabcd", b"a\r\ndata: x\n\n\r"])
 async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens, torn):
     async with start("p0", "d0", "d1") as router:
-        for engine in (router["d0"], router["d1"]):
-            engine.script.append(dies_after(tokens, torn))
+        router.play(dies_after(tokens, torn))
         async with router.stream() as got:
             lines = []
             async for line in got.aiter_lines():  # a torn chunked body would raise here
@@ -81,11 +81,11 @@ async def test_a_silent_stream_is_ended(start):
         await until(lambda: not router["d0"].hanging, "the engine's request to be aborted")
 
 
-@pytest.mark.parametrize("leg", ["p0", "d0"])
-async def test_a_client_that_leaves_aborts_the_leg_in_progress(start, leg):
+@pytest.mark.parametrize(("leg", "stream"), [("p0", True), ("d0", True), ("d0", False)])
+async def test_a_client_that_leaves_aborts_the_leg_in_progress(start, leg, stream):
     async with start("p0", "d0") as router:
         router[leg].script.append(hang)
-        task = asyncio.ensure_future(router.post(stream=True))
+        task = asyncio.ensure_future(router.post(stream=stream))
         await until(lambda: router[leg].hanging, "the request to reach the engine")
         assert router.in_flight()[leg] == 1
         task.cancel()
@@ -122,12 +122,9 @@ async def test_back_pressure_reaches_the_engine_and_lets_go(start):
 
     async with start("p0", "d0") as router:
         router["d0"].script.append(flood)
-        body = b'{"model":"m","prompt":"x","stream":true}'
         reader, writer = await router.connect()
         writer.transport.pause_reading()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-        )
+        writer.write(post(stream=True))
 
         def paused():
             return [connection for connection in router.app.services.pool._all if connection._paused]
@@ -161,12 +158,9 @@ async def test_a_client_that_never_reads_is_cut(start):
 
     async with start("p0", "d0", settings=QUICK) as router:
         router["d0"].script.append(flood)
-        body = b'{"model":"m","prompt":"x","stream":true}'
         _, writer = await router.connect()
         writer.transport.pause_reading()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-        )
+        writer.write(post(stream=True))
         await until(lambda: router.counter("requests", outcome="broken_stream"), "the client to be cut")
         await until(router.idle, "the lease to return")
         writer.transport.abort()
@@ -194,11 +188,7 @@ async def test_slow_readers_of_whole_answers_stop_nobody_elses_stream(start):
                 writer.transport.abort
             )  # also if the test fails: open sockets fail the next tests
             writer.transport.pause_reading()
-            body = b'{"model":"m","prompt":"x"}'
-            writer.write(
-                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-                % (len(body), body)
-            )
+            writer.write(post())
             await until(
                 lambda n=served: router.counter("requests", outcome="ok") > n, "the answer to be written"
             )

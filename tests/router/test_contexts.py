@@ -39,8 +39,7 @@ async def know(router) -> None:
 async def expect_long(router, prompts: int, release) -> None:
     """Let the next requests be long, and the first answer of each decode engine take until it is released."""
     await know(router)
-    for name in ("d0", "d1"):
-        router[name].script.append(slow(release))
+    router.play(slow(release))
     router["p0"].script += [long(6000)] * prompts
 
 

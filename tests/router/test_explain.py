@@ -14,17 +14,6 @@ async def ask(router, body):
     return await router.client.post(f"{router.admin}/eldr/v1/explain", json=body, headers=AUTH)
 
 
-async def test_without_centroids_load_decides(start):
-    async with start("p0", "d0", "d1", policy="ELDR") as router:
-        got = (await ask(router, {"eldr": signature(1, 0, 0, 3, 0, 0, 4, 0)})).json()
-        assert (got["policy"], got["reason"], got["signature"]) == ("JSQ", "no_centroids", "exact")
-        assert got["choice"] in ("d0", "d1")
-        assert [row["eligible"] for row in got["engines"]] == [True, True]
-        assert router.idle(), "a dry run takes no room"
-        again = (await ask(router, {"eldr": signature(1, 0, 0, 3, 0, 0, 4, 0)})).json()
-        assert again["choice"] == got["choice"], "nor a turn"
-
-
 async def test_a_router_that_has_seen_nothing_tells_what_it_would_do(start):
     """The first signature begins the unions; one that is only asked about begins none, and is answered as if it did."""
     async with start("p0", "d0", "d1") as router:

@@ -52,9 +52,7 @@ async def test_all_decode_engines_refuse(start):
 
 async def test_a_result_is_freed_by_an_engine_that_answers(start):
     async with start("p0", "d0", "d1") as router:
-        bad = [answer(400, CLIENT_ERROR)]
-        router["d0"].script.extend(bad)
-        router["d1"].script.extend(bad)
+        router.play(answer(400, CLIENT_ERROR))
         await router["d0"].refuse()
         assert (await router.post()).status_code == 400
         await until(lambda: router.counter("freed_results") == 1, "it to be freed")
@@ -93,8 +91,7 @@ async def test_only_a_rejection_by_vllm_frees_a_result(start, status):
 )
 async def test_a_failed_decode_is_prefilled_again(start, fault, cause, stream):
     async with start("p0", "d0", "d1", settings=QUICK) as router:
-        for engine in (router["d0"], router["d1"]):
-            engine.script.append(fault)
+        router.play(fault)
         got = await router.post(stream=stream)
         assert got.status_code == 200
         assert all(token in got.text for token in TOKENS)
@@ -104,17 +101,6 @@ async def test_a_failed_decode_is_prefilled_again(start, fault, cause, stream):
         router.pulled_once()
         refused = 2 if cause == "status" else 0  # what others may still read stays
         await until(lambda: router.counter("freed_results") == refused, "what was refused to be freed")
-
-
-async def test_an_error_event_before_the_first_token_is_retried_unseen(start):
-    async with start("p0", "d0", "d1") as router:
-        for engine in (router["d0"], router["d1"]):
-            engine.script.append(error_event)
-        got = await router.post(stream=True)
-        assert got.status_code == 200
-        assert "error" not in got.text
-        assert got.text.endswith("data: [DONE]\n\n")
-        assert router.counter("retries", leg="decode", cause="error_event") >= 1
 
 
 @pytest.mark.parametrize(
@@ -135,8 +121,7 @@ async def test_an_opening_chunk_does_not_hide_a_failure(start, ending, cause):
         await exchange.stream_end()
 
     async with start("p0", "d0", "d1") as router:
-        for engine in (router["d0"], router["d1"]):
-            engine.script.append(opens_then_fails)
+        router.play(opens_then_fails)
         got = await router.post("/v1/chat/completions", stream=True, messages=[])
         assert got.status_code == 200
         assert all(token in got.text for token in TOKENS)
@@ -148,8 +133,7 @@ async def test_an_opening_chunk_does_not_hide_a_failure(start, ending, cause):
 async def test_a_whole_answer_that_was_cut_short_is_asked_for_again(start, text):
     cut_short = {"choices": [{"index": 0, "text": text, "finish_reason": "abort"}]}
     async with start("p0", "d0", "d1") as router:
-        router["d0"].script.append(answer(200, cut_short))
-        router["d1"].script.append(answer(200, cut_short))
+        router.play(answer(200, cut_short))
         got = await router.post()
         assert got.json()["choices"][0]["text"] == "".join(TOKENS)
         assert router.counter("retries", leg="decode", cause="aborted") == 2
@@ -158,8 +142,7 @@ async def test_a_whole_answer_that_was_cut_short_is_asked_for_again(start, text)
 async def test_a_whole_answer_that_breaks_is_asked_for_again(start):
     async with start("p0", "d0", "d1") as router:
         half = pieces(b"HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\n{", close=True)
-        router["d0"].script.append(half)
-        router["d1"].script.append(half)
+        router.play(half)
         got = await router.post()
         assert got.json()["choices"][0]["text"] == "".join(TOKENS)
         assert router.counter("retries", leg="decode", cause="reset") == 2
@@ -227,8 +210,7 @@ async def test_client_errors_pass_unchanged_and_are_not_retried(start, leg, stat
 )
 async def test_a_failed_prefill_goes_to_another_engine(start, fault, cause):
     async with start("p0", "p1", "d0", settings=QUICK) as router:
-        router["p0"].script.append(fault)
-        router["p1"].script.append(fault)
+        router.play(fault, at=("p0", "p1"))
         got = await router.post()
         assert got.status_code == 200
         assert router.counter("retries", leg="prefill", cause=cause) == 2
@@ -285,8 +267,7 @@ async def test_a_connection_reset_after_reuse_is_not_taken_for_a_refusal(start):
             await router.post()
         await until(lambda: len(router.app.services.pool) == 3, "connections to be pooled")
         before = len(router["p0"].requests)
-        for engine in (router["d0"], router["d1"]):
-            engine.script.append(reset)
+        router.play(reset)
         assert (await router.post()).status_code == 200
         assert router.counter("retries", leg="decode", cause="stale") >= 1
         assert len(router["p0"].requests) >= before + 2
@@ -337,8 +318,7 @@ async def test_a_stream_whose_first_token_comes_after_the_lease_is_thrown_away(s
         await hang(exchange)
 
     async with start("p0", "d0", "d1", lease_seconds=5.0) as router:
-        for name in ("d0", "d1"):
-            router[name].script.append(waits)
+        router.play(waits)
         got = await router.post(stream=True)
         assert "[DONE]" in got.text
         assert router.counter("expired_results") == router.counter("retries", leg="decode", cause="expired")

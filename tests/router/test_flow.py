@@ -1,14 +1,11 @@
 """A request's way over real sockets, without faults."""
 
 import asyncio
-import json
 
-import httpx
 import numpy as np
 import pytest
 
 from eldr import contract
-from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
 from tests.fakes.engines import TOKENS, answer, pieces, prefill, slow
 from tests.router.conftest import signature, until
@@ -216,12 +213,7 @@ async def test_models_health_and_unknown_paths(start):
     "text",
     [
         '{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true}}',
-        '{"prompt":"x","kv\\u005ftransfer_params":{}}',
-        '{"kv_transfer_params":null,"prompt":"x"}',
-        '{"\\u006b\\u0076_transfer_params":{"a":1},"kv_transfer_params":{},"prompt":"x"}',
         '{"prompt":"x","vllm_xargs":{"kv_transfer_params":"x"}}',
-        "[]",
-        "nonsense",
         '{"prompt":"x"} trailing',
         "",
     ],
@@ -247,17 +239,6 @@ async def test_prefill_follows_the_prompts_text(start):
             fields = {"temperature": i / 10, "user": str(i), "stream": False}
             assert (await router.post(prompt=shared + str(i), **fields)).status_code == 200
         assert sorted(len(router[name].requests) for name in ("p0", "p1", "p2")) == [0, 0, 6]
-
-
-async def test_load_is_spread_when_nothing_distinguishes_requests(start):
-    async with start("p0", "d0", "d1", "d2") as router:
-        release = asyncio.Event()
-        for name in ("d0", "d1", "d2"):
-            router[name].script.extend(slow(release) for _ in range(4))
-        tasks = [asyncio.ensure_future(router.post(stream=True)) for _ in range(12)]
-        await until(lambda: router.in_flight() == {"p0": 0, "d0": 4, "d1": 4, "d2": 4}, "an even spread")
-        release.set()
-        await asyncio.gather(*tasks)
 
 
 @pytest.mark.slow
@@ -292,8 +273,7 @@ async def test_a_changed_worker_file_is_taken_and_a_broken_one_is_not(start):
 async def test_an_engine_that_goes_keeps_its_streams(start):
     async with start("p0", "d0", "d1") as router:
         release = asyncio.Event()
-        for name in ("d0", "d1"):
-            router[name].script.append(slow(release))
+        router.play(slow(release))
         task = asyncio.ensure_future(router.post(stream=True))
         await until(router.decoding, "the stream to start")
         busy = router.decoding()
@@ -319,22 +299,6 @@ async def test_responses_keep_the_engines_headers_but_not_hop_by_hop_ones(start)
         assert "keep-alive" not in got.headers
         assert "x-hop" not in got.headers
         assert got.headers.get_list("x-request-id") == [f"eldr-{router.app.services.telemetry.router}-1"]
-
-
-@pytest.mark.slow
-async def test_many_clients_at_once(start):
-    async with start("p0", "p1", "d0", "d1", "d2") as router:
-        async with httpx.AsyncClient(timeout=120, limits=UNBOUNDED) as client:
-
-            async def one(i: int) -> None:
-                body = {"model": "m", "prompt": f"prompt {i}", "stream": i % 2 == 0}
-                got = await client.post(f"{router.url}/v1/completions", json=body)
-                assert got.status_code == 200
-                text = got.text if i % 2 == 0 else json.dumps(got.json())
-                assert all(token in text for token in TOKENS)
-
-            await asyncio.gather(*(one(i) for i in range(200)))
-        assert router.counter("requests", outcome="ok") == 200
 
 
 async def test_names_of_one_model_share_a_home_and_adapters_do_not(start):
@@ -393,14 +357,3 @@ async def test_a_signature_is_that_of_its_request_alone(start):
             assert (await router.post(prompt="x" * 5000, model=asked)).status_code == 200
     assert [each[0].tolist() for each in placed["one"]] == [[9, 1, 0, 0]] * 2
     assert [each[0].tolist() for each in placed["two"]] == [[0, 0, 1, 9]] * 2
-
-
-async def test_adapters_have_homes_of_their_own(start):
-    """One prompt goes to one prefill engine, and to another one where another adapter (LoRA) reads it."""
-    async with start("p0", "p1", "d0") as router:
-        for _ in range(4):
-            await router.post(prompt="x" * 5000)
-        assert sorted(len(router[name].requests) for name in ("p0", "p1")) == [0, 4]
-        for n in range(12):
-            await router.post(prompt="x" * 5000, model=f"adapter-{n}")
-        assert all(len(router[name].requests) > 0 for name in ("p0", "p1"))

@@ -71,8 +71,7 @@ async def test_no_report_is_old_while_there_is_traffic(start):
         known = registry.endpoints("decode") + registry.endpoints("prefill")
         await until(lambda: all(e.load for e in known), "all to report")
         release = asyncio.Event()
-        for name in ("d0", "d1"):
-            router[name].script.append(slow(release))
+        router.play(slow(release))
         async with router.stream():
             router["d0"].in_flight += 5
             router["p0"].in_flight += 2
@@ -100,8 +99,7 @@ async def test_answers_report_too(start):
 
 async def test_a_429_that_does_not_say_what_was_read_uses_the_result_up(start):
     async with start("p0", "d0", "d1") as router:
-        router["d0"].script.append(BUSY)
-        router["d1"].script.append(BUSY)
+        router.play(BUSY)
         for _ in range(2):
             assert (await router.post()).status_code == 200
         assert prefills(router) == 4

@@ -48,24 +48,6 @@ async def test_a_pipeline_is_answered_in_order(start):
         writer.close()
 
 
-@pytest.mark.parametrize("split", [1, 7, 100])
-async def test_a_pipeline_in_pieces_while_a_request_runs(start, split):
-    async with start("p0", "d0") as router:
-        release = asyncio.Event()
-        router["d0"].script.append(slow(release))
-        reader, writer = await router.connect()
-        writer.write(post(b'{"model":"m","prompt":"x","stream":true}'))
-        await reader.readuntil(b"\r\n\r\n")
-        data = HEALTH * 3
-        for at in range(0, len(data), split):
-            writer.write(data[at : at + split])
-            await asyncio.sleep(0)
-        release.set()
-        await reader.readuntil(b"0\r\n\r\n")
-        assert [(await response(reader))[0] for _ in range(3)] == [200] * 3
-        writer.close()
-
-
 async def test_a_large_pipeline_is_held_back_and_then_served(start):
     async with start("p0", "d0") as router:
         release = asyncio.Event()
@@ -175,17 +157,6 @@ async def test_a_half_closed_client_gets_its_answer(start, stream):
         assert got[-1].startswith(b"200 OK")
         assert TOKENS[-1].encode() in got[-1]
         writer.close()
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_is_gone_before_the_answer_frees_the_engine(start, stream):
-    async with start("p0", "d0") as router:
-        router["d0"].script.append(hang)
-        _, writer = await router.connect()
-        writer.write(post(stream=stream))
-        await until(lambda: router["d0"].requests, "the request to arrive")
-        writer.close()
-        await until(router.idle, "the lease to return")
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from eldr.siglog import FrameReader
 from tests.router.conftest import signature, until
 from tests.support.router import AUTH
 
+ONE, DECODED = signature(1, 0, 0, 0, 0, 0, 0, 1), signature(5, 0, 0, 0, 0, 0, 0, 5)
+
 
 async def records(router):
     reader, found = FrameReader(), []
@@ -30,10 +32,9 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         assert (await router.post(headers={contract.HEADER_LOG: "off"})).status_code == 200
         served = router["d0"].requests[0]
         assert contract.HEADER_LOG not in router["d0"].requests[1].headers
-        decoded = signature(5, 0, 0, 0, 0, 0, 0, 5)
         router["d0"].activations += ["x", 7, None, []]
-        router["d0"].activations.append({"request_id": f"cmpl-{served.id}-0-1a2b3c4d", **decoded})
-        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[1].id}", **decoded})
+        router["d0"].activations.append({"request_id": f"cmpl-{served.id}-0-1a2b3c4d", **DECODED})
+        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[1].id}", **DECODED})
         await until(lambda: router.app.services.telemetry.joiner.samples, "the record to be written")
         (record,) = await records(router)
         assert record.request_id == contract.base_id(served.id)
@@ -54,7 +55,7 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
 async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp_path):
     settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
     async with start("p0", "d0", settings=settings) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["p0"].eldr = ONE
         router["d0"].activations = []
         await router.post()
         empty = signature(0, 0, 0, 0, 0, 0, 0, 0)
@@ -67,14 +68,14 @@ async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp
 @pytest.mark.slow
 async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_its_first_one(start, tmp_path):
     async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-        other = {"request_id": "cmpl-of-somebody-else", **signature(1, 0, 0, 0, 0, 0, 0, 1)}
+        router["p0"].eldr = ONE
+        other = {"request_id": "cmpl-of-somebody-else", **ONE}
         for n, boot in enumerate("bc"):
             router["d0"].boot, router["d0"].activations = boot, [other] * (3 if boot == "b" else 0)
             await router.post()
             decoded = {
                 "request_id": f"cmpl-{router['d0'].requests[n].id}",
-                **signature(5, 0, 0, 0, 0, 0, 0, 5),
+                **DECODED,
             }
             router["d0"].activations.append(decoded)
             await until(lambda n=n: router.counter("log_records", decode="joined") == n + 1, "the record")
@@ -85,7 +86,7 @@ async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_i
 async def test_a_record_is_written_though_activations_never_come(start, tmp_path, supported):
     settings = {"log_dir": tmp_path / "log", "join_seconds": 0.1}
     async with start("p0", "d0", settings=settings) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["p0"].eldr = ONE
         router["d0"].activations = [] if supported else None
         await router.post()
         await until(lambda: router.app.services.telemetry.joiner.samples, "the record to be written")
@@ -101,7 +102,7 @@ async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, 
     monkeypatch.setattr(joiner, "_MAX_PENDING", 3)
     settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
     async with start("p0", "d0", settings=settings) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["p0"].eldr = ONE
         router["d0"].activations = []
         for _ in range(8):
             await router.post()
@@ -117,7 +118,7 @@ async def test_the_sample_rate_is_honoured(start, tmp_path):
     async with start(
         "p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}, sample_rate=0.5
     ) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["p0"].eldr = ONE
         for _ in range(40):
             await router.post()
         ids = {contract.base_id(seen.id) for seen in router["d0"].requests}
@@ -130,7 +131,7 @@ async def test_the_sample_rate_is_honoured(start, tmp_path):
 @pytest.mark.slow
 async def test_a_log_that_cannot_be_written_costs_no_request(start, tmp_path, monkeypatch, caplog):
     async with start("p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["p0"].eldr = ONE
 
         def full(*_):
             raise OSError(28, "No space left on device")

@@ -20,11 +20,10 @@ from eldr import centroids, contract
 from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from eldr_router.app import App
-from eldr_router.settings import Settings
 from eldr_router.sources.api import Api, ApiError
-from eldr_router.sources.kube import KubeSource
 from tests.fakes.engines import FakeEngine
 from tests.router.conftest import until
+from tests.router.test_kube_faults import follower, names
 from tests.router.test_routing import make_set, signature
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
@@ -125,26 +124,9 @@ async def space(api_server: Cluster, bare_namespace: str) -> Space:
 
 @contextlib.asynccontextmanager
 async def following(space: Space, tmp_path) -> AsyncIterator[App]:
-    """A router that follows the namespace."""
-    app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
-    client = await space.client()
-    source = KubeSource(client, space.namespace, NAME, app.routing)
-
-    async def this() -> object:
-        return source.run
-
-    app._source = this
-    await app.start()
-    try:
+    async with follower(await space.client(), space.namespace, tmp_path) as app:
         yield app
-    finally:
-        await app.stop()
-        await client.close()
-        await asyncio.sleep(0.1)  # aiohttp closes its TLS connections in the loop's next turns
-
-
-def names(app: App, role: str = "decode") -> list[str]:
-    return [endpoint.name for endpoint in app.services.registry.endpoints(role)]
+    await asyncio.sleep(0.1)  # aiohttp closes its TLS connections in the loop's next turns
 
 
 async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp_path):
@@ -209,10 +191,6 @@ async def test_a_shard_out_of_reach_is_reported_in_the_end(space, tmp_path, monk
         await space.role("f-1")
         await until(lambda: app.services.table.active is not None, "the shard, once the Role allows it")
         assert not app.routing.refused
-        damaged = good | {"digest": "sha256:" + "0" * 64}
-        await space.routing(epoch=2, active=damaged)
-        await until(lambda: app.routing.refused, "the refusal of the damaged set")
-        assert app.services.table.epoch == 1
 
 
 async def test_requests_are_served_through_pods(space, tmp_path):
@@ -264,18 +242,3 @@ async def test_the_role_is_really_narrow(space):
     finally:
         await client.close()
         await asyncio.sleep(0.1)
-
-
-async def test_an_outage_of_the_api_keeps_what_is_known(tmp_path):
-    """Nobody listens at the address: the router says so and stays alive."""
-    client = ApiClient(Configuration(host="http://127.0.0.1:1"))
-    app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
-    task = asyncio.ensure_future(KubeSource(client, "n", NAME, app.routing).run())
-    try:
-        await until(lambda: "cannot be reached" in (app.routing.problem or ""), "the problem to be told")
-        assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await app.stop()
-        await client.close()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -78,11 +79,15 @@ def double(asked: list[float], first: float) -> bool:
     return all(most / 2 <= found <= most for found, most in zip(asked, wanted, strict=True))
 
 
+def following(api: FakeApi, tmp_path, configuration: Configuration | None = None):
+    return follower(ApiClient(configuration or Configuration(host=api.url)), "n", tmp_path)
+
+
 @contextlib.asynccontextmanager
-async def following(api: FakeApi, tmp_path, configuration: Configuration | None = None) -> AsyncIterator[App]:
-    client = ApiClient(configuration or Configuration(host=api.url))
-    app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
-    source = KubeSource(client, "n", "x", app.routing)
+async def follower(client: ApiClient, namespace: str, folder: Path) -> AsyncIterator[App]:
+    """A router that follows the deployment ``x`` of a namespace."""
+    app = App(Settings(workers=folder / "unused", port=0, admin_port=0))
+    source = KubeSource(client, namespace, "x", app.routing)
 
     async def this() -> object:
         return source.run
@@ -96,8 +101,8 @@ async def following(api: FakeApi, tmp_path, configuration: Configuration | None 
         await client.close()
 
 
-def names(app: App) -> list[str]:
-    return [endpoint.name for endpoint in app.services.registry.endpoints("decode")]
+def names(app: App, role: str = "decode") -> list[str]:
+    return [endpoint.name for endpoint in app.services.registry.endpoints(role)]
 
 
 def told(caplog) -> list[str]:

@@ -10,6 +10,7 @@ from eldr_router import app
 from eldr_router.net.outbound import ConnectError
 from tests.fakes.engines import TOKENS, decode, hang, prefill, token_event
 from tests.router.conftest import until
+from tests.router.test_http import post
 
 LEASE = 2.0  # usable for one second
 WRONG = " wrong"
@@ -58,8 +59,7 @@ def at_once(seconds):
 )
 async def test_what_arrives_after_the_lease_is_thrown_away(start, late, fields):
     async with start("p0", "d0", "d1", lease_seconds=LEASE) as router:
-        for name in ("d0", "d1"):
-            router[name].script.append(late(1.3))
+        router.play(late(1.3))
         path = "/v1/chat/completions" if "messages" in fields else "/v1/completions"
         got = await router.post(path, **fields)
         assert got.status_code == 200
@@ -195,11 +195,8 @@ async def test_the_blocks_of_a_request_whose_client_left_between_the_legs_are_fr
             raise await asyncio.sleep(1000, ConnectError("never"))
 
         monkeypatch.setattr(type(pool), "dial", lambda _, address: slow_dial(address))
-        body = b'{"model":"m","prompt":"x","max_tokens":50}'
         _, writer = await router.connect()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-        )
+        writer.write(post(b'{"model":"m","prompt":"x","max_tokens":50}'))
         await asyncio.wait_for(dialling.wait(), 30)
         writer.close()
         await until(lambda: router.counter("freed_results") == 1, "the blocks to be freed")

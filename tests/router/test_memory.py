@@ -15,8 +15,7 @@ from eldr_router.http.requests import Request
 from eldr_router.telemetry.request import RequestTelemetry
 from tests.fakes.engines import answer, reset, slow
 from tests.router.conftest import DEADLINE, until
-
-HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+from tests.router.test_http import HEALTH
 
 
 def upload(length):
@@ -157,8 +156,7 @@ async def test_what_a_request_held_is_gone_without_a_garbage_collector(start):
         try:
             for stream in (False, True) * 5:
                 assert (await router.post(stream=stream)).status_code == 200
-            for name in ("p0", "d0"):
-                router[name].script.append(reset)
+            router.play(reset, at=("p0", "d0"))
             assert (await router.post()).status_code == 200
             held = lambda: [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds)]  # noqa: E731
             await until(lambda: not held(), "everything to be forgotten")

@@ -48,8 +48,7 @@ async def test_a_busy_decode_engine_and_no_prefill_engine_for_the_second_attempt
             await router["p0"].refuse()
             await BUSY(exchange)
 
-        router["d0"].script.append(busy)
-        router["d1"].script.append(busy)
+        router.play(busy)
         got = await router.post()
         assert got.status_code in (200, 429), "whole, at an engine that is free; or that engine's own answer"
         await until(router.idle, "every lease to return")

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from tests.fakes.engines import answer, draining, engines, prefill, reset, slow
+from tests.fakes.engines import answer, draining, engines, reset, slow
 from tests.router.conftest import serving, until
+from tests.router.test_full_engines import prefill_after
 
 
 @pytest.fixture
@@ -78,11 +80,7 @@ async def test_one_whose_kind_goes_before_it_decodes_is_done_whole(mixed):
     async with mixed("p0:old", "d0:old") as router:
         held, answered = asyncio.Event(), router["p0"]
 
-        async def late(exchange):
-            await held.wait()
-            await prefill(exchange)
-
-        answered.script.append(late)
+        answered.script.append(partial(prefill_after, held))
         asked = asyncio.create_task(router.post())
         await until(lambda: answered.requests, "the prefill")
         router["d0"].kv = "new"
@@ -98,11 +96,7 @@ async def test_a_rollout_that_begins_between_the_legs_moves_no_kv_to_what_is_new
     async with mixed("p0:old", "d0:old", "d1:old") as router:
         held, answered = asyncio.Event(), router["p0"]
 
-        async def late(exchange):
-            await held.wait()
-            await prefill(exchange)
-
-        answered.script.extend([late] * 6)
+        answered.script.extend([partial(prefill_after, held)] * 6)
         asked = [asyncio.create_task(router.post()) for _ in range(6)]
         await until(lambda: len(answered.requests) == 6, "the prefills")
         router["d1"].kv = "new"
@@ -115,8 +109,7 @@ async def test_a_rollout_that_begins_between_the_legs_moves_no_kv_to_what_is_new
 async def test_a_full_kind_sends_what_it_prefilled_whole_to_another(mixed):
     async with mixed("p0:old", "d0:old", "d1:new", max_in_flight=1) as router:
         release = asyncio.Event()
-        for name in ("d0", "d1"):
-            router[name].script.append(slow(release))
+        router.play(slow(release))
         asked = [asyncio.create_task(router.post(stream=True)) for _ in range(2)]
         await until(lambda: all(router[name].requests for name in ("d0", "d1")), "one on each")
         assert (await router.post()).status_code == 429
@@ -183,11 +176,7 @@ def prefilling(mixed):
         async with mixed(*described) as router:
             go_on, source = asyncio.Event(), router["p0"]
 
-            async def late(exchange):
-                await go_on.wait()
-                await prefill(exchange)
-
-            source.script.append(late)
+            source.script.append(partial(prefill_after, go_on))
             asked = []
             while not source.requests:  # which kind a request gets may change
                 asked.append(asyncio.create_task(router.post()))
@@ -219,8 +208,7 @@ async def test_a_result_has_the_key_that_its_engine_had_when_it_was_asked(prefil
 async def test_a_kind_without_room_is_not_prefilled_for(mixed):
     async with mixed("p0:old", "p1:new", "d0:old", "d1:new", max_in_flight=1) as router:
         release = asyncio.Event()
-        router["d0"].script.append(slow(release))
-        router["d1"].script.append(slow(release))
+        router.play(slow(release))
         first = asyncio.create_task(router.post(stream=True))
         await until(router.decoding, "a stream")
         second = asyncio.create_task(router.post(stream=True))

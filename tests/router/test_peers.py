@@ -18,7 +18,8 @@ from eldr_kube.ports import free_port, free_ports
 from eldr_router.app import App
 from eldr_router.settings import Settings
 from tests.fakes.engines import Exchange, FakeEngine, answer, engines, prefill, slow, token_event
-from tests.router.conftest import DEADLINE, Router, signature, until, write_workers
+from tests.router.conftest import DEADLINE, Router, until, write_workers
+from tests.router.test_marginal import KINDS
 from tests.support.router import TOKEN
 
 pytestmark = pytest.mark.usefixtures("polled")
@@ -185,24 +186,6 @@ async def test_routers_that_are_cut_off_from_each_other_lose_no_place(tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_busy_router_may_use_all_places_and_the_others_see_it(tmp_path):
-    fields = {"limit": 16, "max_in_flight": 16}
-    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 4, **fields) as routers:
-        release = asyncio.Event()
-        for engine in made[1:]:
-            engine.script = Endless(slow(release))
-        asking = [asyncio.ensure_future(routers[0].post(stream=True)) for _ in range(32)]
-        await until(lambda: sum(routers[0].counts().values()) == 32, "all of them to run")
-        await until(lambda: all(totals(router) == [16, 16] for router in routers), "everybody to see it")
-        for router in routers:
-            assert (await router.post()).status_code == 429
-        assert [router.counter("retries", leg="decode") for router in routers] == [0] * 4, "nobody was asked"
-        release.set()
-        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
-        await until(lambda: all(totals(router) == [0, 0] for router in routers), "the end of it to be seen")
-
-
-@pytest.mark.slow
 async def test_requests_avoid_those_of_other_routers(tmp_path):
     async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 2, limit=16) as (first, second):
         release = asyncio.Event()
@@ -243,7 +226,7 @@ async def test_a_router_that_says_nothing_delays_nobody(tmp_path, what, caplog):
         workers = tmp_path / "workers.yaml"
         write_workers(workers, made, policy="MarginalUnion", max_in_flight=4)
         router = await stack.enter_async_context(starting(made, workers, client, port, [port, other]))
-        made[0].eldr = signature(500, 500, 0, 0, 500, 500, 0, 0)
+        made[0].eldr = KINDS["a"]
         await until(lambda: reports(router), "all engines to report")
         release = asyncio.Event()
         for engine in made[1:]:
@@ -287,9 +270,6 @@ async def test_engines_that_report_no_load_are_split_over_all_routers_that_are_l
         assert (engine["reports"], engine["bound"], engine["total"]) == (False, 2, 6)
         release.set()
         assert Counter(answer.status_code for answer in await asyncio.gather(*asking)) == {200: 4, 429: 4}
-
-
-KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
 
 
 @pytest.mark.slow
@@ -359,10 +339,9 @@ async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
         write_workers(workers, made, policy="MarginalUnion")
         async with starting(made, workers, client, port, [port, closed]) as router:
             router.app.services.registry.set_peers([("127.0.0.1", port)])
-            router["p0"].eldr = signature(500, 500, 0, 0, 500, 500, 0, 0)
+            router["p0"].eldr = KINDS["a"]
             release = asyncio.Event()
-            for name in ("d0", "d1"):
-                router[name].script.append(slow(release))
+            router.play(slow(release))
             async with router.stream():
                 peers = router.app.services.registry.peers
                 heard = lambda: peers[("127.0.0.1", port)].answered_at  # noqa: E731

@@ -281,8 +281,6 @@ def test_short_leases_never_give_wrong_text(two, tmp_path):
         ([], "--workers"),
         (["--source", "kubernetes"], "--namespace"),
         (["--workers", "gone"], "File 'gone' does not exist"),
-        (["--workers", "there", "--host", "0.0.0.0"], contract.ENV_ADMIN_TOKEN),
-        (["--workers", "there", "--peer", "ftp://x"], "--peer"),
     ],
 )
 def test_settings_that_cannot_work(arguments, message, tmp_path):

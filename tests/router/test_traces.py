@@ -126,8 +126,7 @@ async def test_mistakes_of_a_client_flood_no_log(start, collector, caplog):
 
 async def test_attempts_that_failed_are_spans_with_an_error(start, collector):
     async with start("p0", "d0", "d1") as router:
-        router["d0"].script.append(reset)
-        router["d1"].script.append(reset)
+        router.play(reset)
         assert (await router.post(max_tokens=3)).status_code == 200
         found = await spans(collector, 10)
         decodes = [span for span in collector.spans if span.name == "decode"]
