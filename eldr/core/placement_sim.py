@@ -172,7 +172,7 @@ def replay(
             in_flight[leaving] -= 1
             pool[leaving] -= survival[rows[turn - occupancy]]
         scores = None if similarity is None else similarity[request].tolist()
-        engine = policy.choose(Situation(in_flight, turn, scores), rng).engine
+        engine = policy.choose(Situation(in_flight, turn, scores), rng).position
         placed.append(engine)
         in_flight[engine] += 1
         pool[engine] += survival[request]

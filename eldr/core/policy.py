@@ -64,10 +64,10 @@ class Situation(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A policy's decision: the engine, and how many load chose among."""
+    """A policy's decision: position of the engine, and how many load chose among."""
 
-    engine: int
-    candidates: int
+    position: int
+    n_candidates: int
 
 
 class Policy(Protocol):

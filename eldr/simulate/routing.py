@@ -91,7 +91,7 @@ class Router:
             step_times=[self._knowledge.step_times[slot] for slot in slots],
             tolls=None if unions is None else self._tolls.of(slots),
         )
-        at = self._policy.choose(situation, self._rng).engine
+        at = self._policy.choose(situation, self._rng).position
         self._turn += 1
         favourite = self._tolls.settle(situation)
         self._own[slots[at]] += 1

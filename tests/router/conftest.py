@@ -158,7 +158,7 @@ class Router:
 
     def idle(self) -> bool:
         registry = self.app.services.registry
-        return not (any(self.in_flight().values()) or registry._undecided)
+        return not (any(self.in_flight().values()) or registry._reserved)
 
     def pulled_once(self) -> None:
         """No prefill result was sent to two decode engines that may have pulled it."""

@@ -323,7 +323,7 @@ async def test_an_engine_that_is_full_passes_the_request_to_a_free_one(start):
         router.play(full, at=("p0", "d0"))
         for i in range(8):
             assert (await router.post(prompt=f"prompt {i}")).status_code == 200
-        assert router.counter("retries", cause="busy") == 2
+        assert router.counter("retries", cause="rate_limited") == 2
         assert await healthy(router) == [True, True]
         router.play(full, times=2, at=("p0", "p1"))
         got = await router.post()

@@ -103,7 +103,7 @@ async def test_a_429_that_does_not_say_what_was_read_uses_the_result_up(start):
         for _ in range(2):
             assert (await router.post()).status_code == 200
         assert prefills(router) == 4
-        assert router.counter("retries", leg="decode", cause="busy") == 2
+        assert router.counter("retries", leg="decode", cause="rate_limited") == 2
 
 
 async def test_a_prompt_that_fits_no_engine_waits_for_none(start):
@@ -233,7 +233,7 @@ async def test_a_client_that_leaves_while_it_waits_has_its_result_freed(start):
         fill(router, "d0")
         task = asyncio.create_task(router.post())
         await until(lambda: router.app.services.queue._results, "it to wait")
-        assert router.app.services.registry._undecided == 1, "its place is reserved while it waits"
+        assert router.app.services.registry._reserved == 1, "its place is reserved while it waits"
         task.cancel()
         await until(lambda: router["d0"].freed, "its blocks to be freed")
         await until(router.idle, "every count to return")

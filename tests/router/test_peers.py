@@ -134,7 +134,7 @@ async def test_no_engine_runs_more_than_the_limit(tmp_path, count, reported):
             assert set(outcomes) <= {200, 429}
             assert max(load.most.values()) <= load.limit, load.most
             await until(lambda: all(router.idle() for router in routers), "all leases to return")
-            assert not any(router.counter("retries", cause="busy") for router in routers)
+            assert not any(router.counter("retries", cause="rate_limited") for router in routers)
 
 
 @pytest.mark.slow

@@ -71,8 +71,8 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
             "healthy": registry.is_healthy(endpoint),
             "in_flight": endpoint.in_flight,
             "total": total,
-            "bound": registry.bound(endpoint, table.max_in_flight),
-            "kv_held": registry.held(endpoint),
+            "bound": registry.concurrency_limit(endpoint, table.max_in_flight),
+            "kv_held": registry.expected_kv_tokens(endpoint),
             "kv_tokens": None if endpoint.cache is None else endpoint.cache.tokens,
             "eligible": False,
             "domain": next((name for name, slots in domains.items() if endpoint.spec.slot in slots), None),
@@ -116,7 +116,7 @@ def explain(registry: Registry, placer: Placer, table: Table, body: bytes) -> di
         policy=decision.policy,
         prior=_prior(decision) if isinstance(table.policy, MarginalUnion) else None,
         reason=decision.reason,
-        candidates=decision.choice.candidates,
+        candidates=decision.choice.n_candidates,
         choice=decision.endpoint.name,
     )
     return {**answer, "engines": list(rows.values())}

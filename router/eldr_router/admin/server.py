@@ -150,12 +150,12 @@ class Admin:
                     "healthy": registry.is_healthy(e),
                     "in_flight": e.in_flight,
                     "total": total,
-                    "bound": registry.bound(e, table.max_in_flight),
+                    "bound": registry.concurrency_limit(e, table.max_in_flight),
                     "reports": e.load is not None,
                     "untested": e.untested or None,
                     "counting": e.counting,
                     "kv_tokens": None if e.cache is None else e.cache.tokens,
-                    "kv_held": registry.held(e),
+                    "kv_held": registry.expected_kv_tokens(e),
                 }
                 for e, total in zip(decode, registry.totals(decode), strict=True)
             ],

@@ -25,10 +25,10 @@ class Endpoint:
         "freed",
         "health",
         "in_flight",
+        "in_flight_elsewhere",
         "is_full",
         "load",
         "name",
-        "others",
         "reported_at",
         "spec",
         "tokens",
@@ -46,7 +46,7 @@ class Endpoint:
         self.counting = True  # until it says that it has failed to
         self.load: Load | None = None  # its last report
         self.reported_at = -math.inf  # when that came
-        self.others = 0  # sequences of others in flight, by that report
+        self.in_flight_elsewhere = 0  # sequences of others in flight, by that report
         self.is_full = False  # it has declined a request since
         # what never changes, as each request needs it
         self.name = spec.name
@@ -62,7 +62,7 @@ class Endpoint:
         Requests on their way to the engine hide as many of others until the next report: an engine that is asked too early declines.
         """
         self.load, self.reported_at, self.is_full = load, now, False
-        self.others = 0 if load is None else max(0, load.in_flight - self.in_flight)
+        self.in_flight_elsewhere = 0 if load is None else max(0, load.in_flight - self.in_flight)
         self.freed()
 
 

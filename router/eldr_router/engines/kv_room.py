@@ -186,7 +186,7 @@ class KvRoom:
         demand: KvDemand,
         caches: Sequence[KvCache | None],
         held: Sequence[int],
-        others: Sequence[KvCache | None] = (),
+        all_caches: Sequence[KvCache | None] = (),
     ) -> list[int]:
         """Return the positions of the engines that have room for a request.
 
@@ -199,8 +199,8 @@ class KvRoom:
         caches : sequence of KvCache or None
         held : sequence of int
             Tokens that each engine's sequences are expected to hold in the end.
-        others : sequence of KvCache or None
-            Of all engines, these and those that take no request now: one that could ever hold it may be among them.
+        all_caches : sequence of KvCache or None
+            Of these engines and those that take no request now: one that could ever hold it may be among them.
 
         Raises
         ------
@@ -218,7 +218,7 @@ class KvRoom:
         if room:
             return room
         able = [most for cache, most in zip(caches, longest, strict=True) if _can_hold(cache, prompt)]
-        if not able and not any(_can_hold(cache, prompt) for cache in others):
+        if not able and not any(_can_hold(cache, prompt) for cache in all_caches):
             raise _too_long(prompt, caches)
         raise _no_room(needed, max([0.0, *able]))
 

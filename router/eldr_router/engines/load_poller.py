@@ -27,7 +27,7 @@ class LoadPoller(Poller):
 
     def _turn(self) -> None:
         now, spacing = self._clock(), _SPACING * (1 + len(self._registry.peers))
-        period = max(_OLD if self._registry.is_busy else _IDLE_PERIOD, spacing)
+        period = max(_OLD if self._registry.has_recent_traffic else _IDLE_PERIOD, spacing)
         self._due = {endpoint: self._due.get(endpoint, 0.0) for endpoint in self._known()}
         for endpoint, due in self._due.items():
             is_due = due <= now and now - endpoint.reported_at >= period
@@ -42,7 +42,7 @@ class LoadPoller(Poller):
             if getattr(error, "cause", None) != "stale":  # a pooled connection may have ended
                 self._due[endpoint] = self._clock() + _IDLE_PERIOD
             if isinstance(error, ConnectError) and not error.own:  # whatever ran there is over
-                endpoint.others, endpoint.is_full = 0, False
+                endpoint.in_flight_elsewhere, endpoint.is_full = 0, False
             return
         load = read_load(answer.status, answer.body)
         if load is None:

@@ -17,7 +17,7 @@ from eldr_router.engines.kv_room import Answers, KvCache, KvDemand, KvRoom
 from eldr_router.engines.spec import EndpointSpec
 from eldr_router.http.errors import RouterError, no_endpoint
 
-_BUSY_SECONDS = 2.0
+_RECENT_SECONDS = 2.0
 """Seconds after a request during which a router counts as busy."""
 
 
@@ -43,7 +43,7 @@ class Registry:
         The other routers, by admin address.
     turns : dict of str to int
         The last value that :meth:`turn` returned, by role.
-    on_room : callable
+    on_capacity_freed : callable
         Called whenever a decode engine may have got room.
     kv_room : KvRoom
         What requests are expected to hold in KV caches.
@@ -54,9 +54,9 @@ class Registry:
         self.peers: dict[Address, Peer] = {}
         self.kv_room = KvRoom()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
-        self._undecided = 0
-        self._asked = -_BUSY_SECONDS
-        self.on_room: Callable[[], None] = lambda: None
+        self._reserved = 0
+        self._last_admission_at = -_RECENT_SECONDS
+        self.on_capacity_freed: Callable[[], None] = lambda: None
         self.turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
         self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
         self._are_mixed = False
@@ -84,13 +84,13 @@ class Registry:
         self._room()
 
     def _room(self) -> None:
-        self.on_room()
+        self.on_capacity_freed()
 
     def endpoints(self, role: str) -> list[Endpoint]:
         """All engines of a role."""
         return list(self._endpoints[role].values())
 
-    def usable(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
+    def healthy_or_all(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
         """Return the healthy engines, or all if every one is ejected."""
         now = self._clock()
         known: Collection[Endpoint] = self._endpoints[role].values()
@@ -114,9 +114,11 @@ class Registry:
         """
         if not self._are_mixed:  # nearly always
             return None
-        prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
-        decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
-        decode = self.with_room(decode, limit) or decode
+        prefill = self.healthy_or_all(ROLE_PREFILL, refused | broken) or self.healthy_or_all(
+            ROLE_PREFILL, refused
+        )
+        decode = self.healthy_or_all(ROLE_DECODE, broken) or self.healthy_or_all(ROLE_DECODE)
+        decode = self.with_free_slots(decode, limit) or decode
         if refused or broken:  # on a retry, prefer decode engines that some prefill engine can serve
             keys = [each.spec.kv for each in prefill]
             paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
@@ -150,19 +152,19 @@ class Registry:
 
         If an engine does not report, each other router is assumed to send it as many as this one.
         """
-        return [endpoint.in_flight + self._others(endpoint) for endpoint in endpoints]
+        return [endpoint.in_flight + self._elsewhere(endpoint) for endpoint in endpoints]
 
-    def _others(self, endpoint: Endpoint) -> int:
-        return endpoint.in_flight * len(self.peers) if endpoint.load is None else endpoint.others
+    def _elsewhere(self, endpoint: Endpoint) -> int:
+        return endpoint.in_flight * len(self.peers) if endpoint.load is None else endpoint.in_flight_elsewhere
 
-    def held(self, endpoint: Endpoint) -> int:
+    def expected_kv_tokens(self, endpoint: Endpoint) -> int:
         """Return the tokens of KV that a decode engine is expected to hold.
 
         Sequences of other routers count with this router's mean.
         """
-        return endpoint.tokens + round(self._others(endpoint) * self.kv_room.mean_size)
+        return endpoint.tokens + round(self._elsewhere(endpoint) * self.kv_room.mean_size)
 
-    def bound(self, endpoint: Endpoint, limit: int) -> int:
+    def concurrency_limit(self, endpoint: Endpoint, limit: int) -> int:
         """Return the limit of sequences in flight on an engine.
 
         An engine that reports its load enforces the limit. For any other, each router takes an equal share, so that all together
@@ -172,13 +174,17 @@ class Registry:
             return max(1, limit // (1 + len(self.peers)))
         return min(limit, endpoint.load.limit)
 
-    def with_room(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
+    def with_free_slots(self, endpoints: Iterable[Endpoint], limit: int) -> list[Endpoint]:
         """Return the engines that may be sent another request."""
-        return [e for e in endpoints if not e.is_full and e.in_flight + e.others < self.bound(e, limit)]
+        return [
+            e
+            for e in endpoints
+            if not e.is_full and e.in_flight + e.in_flight_elsewhere < self.concurrency_limit(e, limit)
+        ]
 
-    def has_room(self, limit: int) -> bool:
+    def has_free_slot(self, limit: int) -> bool:
         """Return whether a decode engine may be sent a request more."""
-        return bool(self.with_room(self.usable(ROLE_DECODE), limit))
+        return bool(self.with_free_slots(self.healthy_or_all(ROLE_DECODE), limit))
 
     def with_kv_room(self, endpoints: list[Endpoint], demand: KvDemand) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room, and what each holds.
@@ -188,16 +194,16 @@ class Registry:
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # no cache is known: all engines may have room
             return endpoints, []
-        held = list(map(self.held, endpoints))
-        others = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
-        room = self.kv_room.room(demand, caches, held, others)
+        held = list(map(self.expected_kv_tokens, endpoints))
+        all_caches = [endpoint.cache for endpoint in self._endpoints[ROLE_DECODE].values()]
+        room = self.kv_room.room(demand, caches, held, all_caches)
         if len(room) == len(endpoints):
             return endpoints, held
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def observe(self, endpoint: Endpoint, cache: KvCache | None, answers: Answers | None) -> None:
         """Observe what a decode engine reports of its KV cache and of its answers."""
-        endpoint.cache = None if cache is None else cache._replace(expected=self.held(endpoint))
+        endpoint.cache = None if cache is None else cache._replace(expected=self.expected_kv_tokens(endpoint))
         self.kv_room.observe(endpoint.name, answers, endpoint.cache)
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
@@ -208,7 +214,7 @@ class Registry:
         admission = self.reserve(limit, sequences)
         if admission is not None:
             return admission
-        decode = self.usable(ROLE_DECODE)
+        decode = self.healthy_or_all(ROLE_DECODE)
         if not decode:
             raise no_endpoint(ROLE_DECODE)
         self.with_kv_room(decode, KvDemand(0, 0))  # raises the error of KV if caches are full
@@ -219,14 +225,16 @@ class Registry:
 
         One free place is enough for any request; once reserved, all its sequences count.
         """
-        self._asked = self._clock()
+        self._last_admission_at = self._clock()
         try:
-            decode, _ = self.with_kv_room(self.usable(ROLE_DECODE), KvDemand(0, 0))
+            decode, _ = self.with_kv_room(self.healthy_or_all(ROLE_DECODE), KvDemand(0, 0))
         except RouterError:
             return None
-        wanted = self._undecided + 1
-        for endpoint in self.with_room(decode, limit):
-            wanted -= self.bound(endpoint, limit) - endpoint.in_flight - endpoint.others
+        wanted = self._reserved + 1
+        for endpoint in self.with_free_slots(decode, limit):
+            wanted -= (
+                self.concurrency_limit(endpoint, limit) - endpoint.in_flight - endpoint.in_flight_elsewhere
+            )
             if wanted <= 0:
                 return Admission(self, sequences)
         return None
@@ -240,17 +248,17 @@ class Registry:
         return RouterError(429, f"{why}; retry later", "overloaded", retry_after=1)
 
     @property
-    def is_busy(self) -> bool:
+    def has_recent_traffic(self) -> bool:
         """Whether a request came lately, or is in flight."""
-        if self._undecided or self._clock() - self._asked < _BUSY_SECONDS:
+        if self._reserved or self._clock() - self._last_admission_at < _RECENT_SECONDS:
             return True
         return any(e.in_flight for engines in self._endpoints.values() for e in engines.values())
 
 
 class Admission:
-    """A reservation on some decode engine.
+    """Sequences reserved in the pool, on no particular engine yet.
 
-    Call ``settle`` once an engine is chosen, or the request is over.
+    Call ``release`` once an engine is chosen, or the request is over.
     """
 
     __slots__ = ("_open", "_registry", "sequences")
@@ -265,11 +273,11 @@ class Admission:
         """Count the reservation (again)."""
         if not self._open:
             self._open = True
-            self._registry._undecided += self.sequences  # noqa: SLF001 - one unit with the registry
+            self._registry._reserved += self.sequences  # noqa: SLF001 - one unit with the registry
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Stop counting: the request occupies an engine, or is over."""
         if self._open:
             self._open = False
-            self._registry._undecided -= self.sequences  # noqa: SLF001 - one unit with the registry
-            self._registry.on_room()
+            self._registry._reserved -= self.sequences  # noqa: SLF001 - one unit with the registry
+            self._registry.on_capacity_freed()

@@ -65,7 +65,7 @@ class ClientPort:
 
     async def _from_any_engine(self, request: Request, client: ClientConnection) -> None:
         registry, pool = self._services.registry, self._services.pool
-        usable = registry.usable(ROLE_PREFILL) + registry.usable(ROLE_DECODE)
+        usable = registry.healthy_or_all(ROLE_PREFILL) + registry.healthy_or_all(ROLE_DECODE)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
         self._turn += 1
@@ -91,7 +91,7 @@ class ClientPort:
                 continue
             if answer.status < 500 and answer.status != HTTPStatus.TOO_MANY_REQUESTS:
                 break
-            cause = "busy" if answer.status == HTTPStatus.TOO_MANY_REQUESTS else "status"
+            cause = "rate_limited" if answer.status == HTTPStatus.TOO_MANY_REQUESTS else "status"
             failures.append(Failure("any", endpoint, cause, f"it answered {answer.status}"))
         if answer is not None:  # of several that failed, the last one's
             client.respond(answer.status, foreign(answer.head.headers, _LENGTH), answer.body)

@@ -1,6 +1,6 @@
 """A completion request: carries out what its state machine says.
 
-:mod:`eldr_router.flow.request` decides what happens next. This module chooses engines and does the I/O, in callbacks of connections.
+:mod:`eldr_router.flow.state_machine` decides what happens next. This module chooses engines and does the I/O, in callbacks of connections.
 A request has no task or future of its own, and only this object writes its response.
 """
 
@@ -23,8 +23,8 @@ from eldr_router.flow.decode_leg import DecodeLeg
 from eldr_router.flow.eligible import place_avoiding, split_group
 from eldr_router.flow.freeing import free_result
 from eldr_router.flow.legs import Leg, PrefillLeg
-from eldr_router.flow.request import step
 from eldr_router.flow.services import Services
+from eldr_router.flow.state_machine import step
 from eldr_router.flow.vocabulary import Event, Phase, State
 from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
@@ -39,8 +39,25 @@ class Completion:
     """One completion request."""
 
     __slots__ = (
-        "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
-        "_state", "_table", "_telemetry", "_unsplit_reason", "now", "write",
+        "_admission",
+        "_body",
+        "_client",
+        "_kept",
+        "_kv_key",
+        "_kv_params",
+        "_leg",
+        "_lines",
+        "_prefill_sent_at",
+        "_prompt_tokens",
+        "_request",
+        "_sequences",
+        "_services",
+        "_state",
+        "_table",
+        "_telemetry",
+        "_unsplit_reason",
+        "now",
+        "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -52,13 +69,13 @@ class Completion:
         self._admission: Admission | None = None
         self._body: bodies.Parsed | None = None
         self._unsplit_reason: str | None = None
-        self._key = ""  # KV key of the engines it may use; empty while all are compatible
+        self._kv_key = ""  # KV key of the engines it may use; empty while all are compatible
         self._sequences = 1
-        self._asked = 0.0
-        self._prompt = 0  # tokens, as far as a prefill engine has reported them
+        self._prefill_sent_at = 0.0
+        self._prompt_tokens = 0  # tokens, as far as a prefill engine has reported them
         self._leg: Leg | None = None
         self._kept: Leg | None = None
-        self._kv: dict[str, Any] | None = None
+        self._kv_params: dict[str, Any] | None = None
         self._state = State()
         self.now, self.write = services.clock, client.write  # the hot path: no method around them
 
@@ -67,13 +84,13 @@ class Completion:
         """Serve one request; whatever goes wrong, it is counted and answered."""
         flow = cls(services, request, client)
         try:
-            flow._begin()
+            flow._parse_and_admit()
         except RouterError as error:
             flow._respond_error(error)
         except Exception:  # noqa: BLE001 - ``client.fail`` logs it
             flow._bug()
 
-    def _begin(self) -> None:
+    def _parse_and_admit(self) -> None:
         services = self._services
         body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
         self._telemetry.on_request(body.fields)
@@ -92,7 +109,7 @@ class Completion:
     def _requeue(self) -> None:
         """Queue again: all engines were full, and none has worked on the request."""
         if self._admission is not None:
-            self._admission.settle()
+            self._admission.release()
             self._admission = None
         self._state = State()
         try:
@@ -105,12 +122,12 @@ class Completion:
         self._admission, self._table = admission, services.table
         self._sequences = admission.sequences
         if self._unsplit_reason is None:
-            self._key, self._unsplit_reason = split_group(services.registry, self._table.max_in_flight)
+            self._kv_key, self._unsplit_reason = split_group(services.registry, self._table.max_in_flight)
         if self._unsplit_reason is None and self._is_short():
             self._unsplit_reason = "short"
         self._state = State(
             attempts=services.settings.attempts,
-            until=self.now() + services.settings.prefill_timeout_seconds,
+            free_retry_until=self.now() + services.settings.prefill_timeout_seconds,
             split=self._unsplit_reason is None,
             streams=self._parsed().streams,
         )
@@ -159,7 +176,7 @@ class Completion:
         for action in actions:
             self._ACTIONS[type(action)](self, action)
         if self._state.phase is _OVER and not self._telemetry.closed:
-            self._over()
+            self._release_all()
 
     def gone(self) -> None:
         """See :class:`eldr_router.net.work.Work`."""
@@ -179,12 +196,12 @@ class Completion:
         """Check the prefill lease: it can end while an engine is silent."""
         if self._state.phase is Phase.WAIT:
             if now > self._state.expires:
-                self.look()
+                self.retry_placement()
         elif self._leg is not None:
             endpoint = self._leg.endpoint
             self.handle(vocabulary.Tick(endpoint, now, endpoint.load is not None))
 
-    def look(self) -> None:
+    def retry_placement(self) -> None:
         """See :class:`eldr_router.flow.queue.Result`."""
         self._services.queue.drop(self)
         self._services.waiting.discard(self)
@@ -197,11 +214,11 @@ class Completion:
         """Take a prefill's result: KV, signature, and the prompt's tokens."""
         self._telemetry.on_prefill_result(signature, self.now(), prompt)
         self._services.model_names.observe(self._telemetry.model, model)
-        self._kv, self._prompt = kv, prompt
+        self._kv_params, self._prompt_tokens = kv, prompt
         self._services.registry.kv_room.learn(len(self._request.body), prompt)
         # the lease counts from the moment the prompt was sent: the engine began it later, but either process may have been
         # paused since, which the answer does not show
-        expires = math.inf if kv is None else self._asked + self._table.usable_seconds
+        expires = math.inf if kv is None else self._prefill_sent_at + self._table.usable_seconds
         self.handle(vocabulary.Prefilled(leg.endpoint, kv is not None, expires))
 
     # actions
@@ -211,13 +228,13 @@ class Completion:
         body, admission = self._parsed(), self._admission
         if admission is not None:
             admission.reopen()
-        self._kv, self._telemetry.signature = None, WHOLE
+        self._kv_params, self._telemetry.signature = None, WHOLE
         if action.avoid or action.broken:  # all engines of one KV key may fail together
             group = registry.group(self._table.max_in_flight, action.avoid, action.broken)
-            self._key = "" if group is None else group.key
-        avoid = action.avoid | registry.incompatible(ROLE_PREFILL, self._key)
-        usable = registry.usable(ROLE_PREFILL, avoid | action.broken)
-        usable = usable or registry.usable(ROLE_PREFILL, avoid)
+            self._kv_key = "" if group is None else group.key
+        avoid = action.avoid | registry.incompatible(ROLE_PREFILL, self._kv_key)
+        usable = registry.healthy_or_all(ROLE_PREFILL, avoid | action.broken)
+        usable = usable or registry.healthy_or_all(ROLE_PREFILL, avoid)
         if not usable:
             self._unsplit_reason = "prefill_refused"
             self._handle(vocabulary.NoPrefillEndpoint())
@@ -228,11 +245,11 @@ class Completion:
             session=headers.session(self._request), model=self._services.model_names.of(self._telemetry.model).encode(),
         )  # fmt: skip
         self._services.telemetry.metrics.prefill_placements(choice.reason)
-        endpoint = usable[choice.engine]
-        self._key = endpoint.spec.kv  # of the result: the engine's key may have changed when it answers
+        endpoint = usable[choice.position]
+        self._kv_key = endpoint.spec.kv  # of the result: the engine's key may have changed when it answers
         self._telemetry.on_leg_start("prefill", endpoint, choice.reason)
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
-        self._asked = self.now()
+        self._prefill_sent_at = self.now()
         leg = self._leg = PrefillLeg(
             self, self._services.pool, endpoint, Occupancy(endpoint), parts=parts, is_cut=body.api.is_cut,
             patience=self._services.settings.prefill_timeout_seconds,
@@ -244,15 +261,15 @@ class Completion:
         place = partial(
             services.placer.place, self._table, self._telemetry.signature,
             sequences=sequences, domain=headers.domain(self._request),
-            demand=services.registry.kv_room.demand(self._prompt, bodies.longest(self._parsed()), sequences),
+            demand=services.registry.kv_room.demand(self._prompt_tokens, bodies.longest(self._parsed()), sequences),
             is_new=self._telemetry.placement is None,
         )  # fmt: skip
         try:
-            placement = place_avoiding(place, action, services.registry, self._key, self._state.failures)
+            placement = place_avoiding(place, action, services.registry, self._kv_key, self._state.failures)
         except RouterError as error:
             self._telemetry.on_placement_error(error, began)
-            full = error.status == 429 and not services.registry.has_room(self._table.max_in_flight)
-            if action.kv and not full and services.registry.incompatible(ROLE_DECODE, self._key):
+            full = error.status == 429 and not services.registry.has_free_slot(self._table.max_in_flight)
+            if action.kv and not full and services.registry.incompatible(ROLE_DECODE, self._kv_key):
                 self._unsplit_reason = "kv_key"
                 self._handle(vocabulary.Unpaired())
             elif full and not (action.kv or self._state.failures):
@@ -265,7 +282,7 @@ class Completion:
                 self._unsplit_reason or ("no_kv" if self._state.split else "expired")
             )
         if self._admission is not None:
-            self._admission.settle()
+            self._admission.release()
         self._telemetry.on_placement(placement, began)
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.occupancy,
@@ -282,7 +299,7 @@ class Completion:
     def _send(self, action: vocabulary.Send) -> None:
         leg = self._leg
         assert leg is not None  # noqa: S101 - a Decode action made the leg
-        kv = self._kv if action.kv else None
+        kv = self._kv_params if action.kv else None
         pull_before = None
         if kv is not None:
             self._services.waiting.add(self)
@@ -382,10 +399,10 @@ class Completion:
         client.end()
 
     def _free(self, action: vocabulary.Free) -> None:  # noqa: ARG002
-        if self._kv is not None:
+        if self._kv_params is not None:
             own = headers.own(self._telemetry.next_id())
             sent = [*own, *self._telemetry.headers, *headers.to_engine(self._request)]
-            free_result(self._services, sent, self._kv, self._key)
+            free_result(self._services, sent, self._kv_params, self._kv_key)
 
     # ends
 
@@ -394,7 +411,7 @@ class Completion:
         telemetry.outcome, telemetry.status, telemetry.message = error.code, error.status, error.message
         self._client.respond_error(error, [telemetry.returned_id()])
         if self._state.phase is Phase.NEW:
-            self._over()
+            self._release_all()
 
     def _bug(self) -> None:
         self._telemetry.outcome, self._telemetry.status = "internal", 500
@@ -403,12 +420,12 @@ class Completion:
             self._leg.leave()
         self._state = replace(self._state, phase=_OVER)
         if not self._telemetry.closed:
-            self._over()
+            self._release_all()
 
-    def _over(self) -> None:
+    def _release_all(self) -> None:
         """Release reservation and queue places, and record the end; once."""
         if self._admission is not None:
-            self._admission.settle()
+            self._admission.release()
         else:
             self._services.queue.leave(self)
         self._services.waiting.discard(self)
@@ -420,7 +437,7 @@ class Completion:
     def _drop_body(self) -> None:
         """Forget the prompt: it may be large, and the answer may take long."""
         self._request.drop_body()
-        self._kv = self._body = None
+        self._kv_params = self._body = None
 
     # helpers
 

@@ -42,7 +42,7 @@ def free_result(services: Services, headers: Headers, kv: dict[str, Any], key: s
 
 async def _free(services: Services, headers: Headers, body: bytes, key: str) -> None:
     registry, reason = services.registry, "no decode engine accepts connections"
-    for endpoint in registry.usable(ROLE_DECODE, registry.incompatible(ROLE_DECODE, key)):
+    for endpoint in registry.healthy_or_all(ROLE_DECODE, registry.incompatible(ROLE_DECODE, key)):
         try:
             answer = await fetch(
                 services.pool, endpoint.address, COMPLETIONS, method="POST", headers=headers, body=body, patience=_PATIENCE

@@ -182,7 +182,7 @@ class Leg:
                 "status", f"it answered {status}", unavailable=status == HTTPStatus.SERVICE_UNAVAILABLE
             )
         elif status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._broken("busy", "it answered 429")
+            self._broken("rate_limited", "it answered 429")
         elif status != HTTPStatus.OK:
             self._flow.handle(Answered(self.endpoint))
         else:

@@ -29,7 +29,7 @@ class Waiter(Protocol):
 class Result(Protocol):
     """A prefill result that waits."""
 
-    def look(self) -> None:
+    def retry_placement(self) -> None:
         """Go on: there may be room."""
 
 
@@ -72,7 +72,7 @@ class Queue:
         self._results: OrderedDict[Result, None] = OrderedDict()
         self._is_due = False
         metrics.waiting.set_function(lambda: len(self._entries))
-        registry.on_room = self.wake
+        registry.on_capacity_freed = self.wake
 
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
         """Reserve room, or let the request wait and return None.
@@ -80,7 +80,7 @@ class Queue:
         RouterError as of :meth:`Registry.admit`.
         """
         limit, full = self._limit(), None
-        self._look()
+        self._dispatch()
         if not self._entries:
             try:
                 return self._registry.admit(limit, sequences)
@@ -117,7 +117,7 @@ class Queue:
         """Look for room soon: there may be some."""
         if (self._entries or self._results) and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._dispatch)
 
     def close(self) -> None:
         """Turn away all that wait: the router ends."""
@@ -127,12 +127,12 @@ class Queue:
                 waiter, "draining", RouterError(503, "this router ends; retry", "draining", retry_after=1)
             )
 
-    def _look(self) -> None:
+    def _dispatch(self) -> None:
         self._is_due = False
         for result in tuple(self._results):
-            if not self._registry.has_room(self._limit()):
+            if not self._registry.has_free_slot(self._limit()):
                 return
-            result.look()
+            result.retry_placement()
         while self._entries:
             waiter, entry = next(iter(self._entries.items()))
             admission = self._registry.reserve(self._limit(), entry.sequences)

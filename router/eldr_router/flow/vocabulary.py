@@ -1,4 +1,4 @@
-"""Vocabulary of :mod:`.request`: state, events, actions."""
+"""Vocabulary of :mod:`.state_machine`: state, events, actions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class State(Struct, frozen=True):
         The client asked for a stream.
     failures : tuple of Failure
         Attempts given up; those that cost nothing (a refused connection) included.
-    until : float
-        From then on engines in doubt cost an attempt, too.
+    free_retry_until : float
+        Until then a failure at an engine that fails others too costs no attempt.
     spent : int
         Attempts that count.
-    source : Engine or None
+    prefill_engine : Engine or None
         The prefill engine of the result.
-    held : bool
+    result_unsent : bool
         There is a result that no engine was sent.
     expires : float
         Until when the result may be pulled; infinite once the pull is known to be over.
@@ -58,13 +58,13 @@ class State(Struct, frozen=True):
 
     phase: Phase = Phase.NEW
     attempts: int = 3
-    until: float = math.inf
+    free_retry_until: float = math.inf
     split: bool = True
     streams: bool = True
     failures: tuple[Failure, ...] = ()
     spent: int = 0
-    source: Engine = None
-    held: bool = False
+    prefill_engine: Engine = None
+    result_unsent: bool = False
     expires: float = math.inf
     avoid: frozenset[Engine] = frozenset()
     broken: frozenset[Engine] = frozenset()

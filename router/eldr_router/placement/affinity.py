@@ -38,14 +38,14 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    engine : int
+    position : int
         Its position among those offered.
     reason : str
         One of :data:`REASONS`: the session's engine; one that was sent the prompt's beginning before; the conversation's
         home; or none of these, because they have too much to do or there is nothing to go by.
     """
 
-    engine: int
+    position: int
     reason: str
 
 

@@ -83,7 +83,7 @@ class Decision(NamedTuple):
     @property
     def endpoint(self) -> Endpoint:
         """The engine that was chosen."""
-        return self.candidates.endpoints[self.choice.engine]
+        return self.candidates.endpoints[self.choice.position]
 
 
 def choose(table: Table, signature: Signature, candidates: Candidates, rng: np.random.Generator) -> Decision:

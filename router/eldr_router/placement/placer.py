@@ -29,7 +29,7 @@ class Placement(NamedTuple):
         Already counted.
     policy, reason : str
         The policy that decided, and why it (one of :data:`eldr_router.placement.choice.REASONS`).
-    candidates : int
+    n_candidates : int
         Among how many engines load decided.
     similarity : float or None
         Cosine to the chosen engine's centroid.
@@ -41,7 +41,7 @@ class Placement(NamedTuple):
     occupancy: Occupancy
     policy: str
     reason: str
-    candidates: int
+    n_candidates: int
     similarity: float | None
     in_flight: int
 
@@ -90,7 +90,7 @@ class Placer:
             self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
         decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, demand=demand)
-        at, endpoint = decision.choice.engine, decision.endpoint
+        at, endpoint = decision.choice.position, decision.endpoint
         if is_new:
             self.locality.settle(decision)
             if decision.scores is not None:
@@ -106,7 +106,7 @@ class Placer:
             self._registry.kv_room.placed(demand)
         size = 0 if demand is None else demand.size
         return Placement(
-            endpoint, Occupancy(endpoint, sequences, stay, size), decision.policy, decision.reason, decision.choice.candidates,
+            endpoint, Occupancy(endpoint, sequences, stay, size), decision.policy, decision.reason, decision.choice.n_candidates,
             known, decision.situation.in_flight[at],
         )  # fmt: skip
 
@@ -122,11 +122,11 @@ class Placer:
         demand: KvDemand | None = None,
     ) -> Decision:
         """Choose, and change nothing. RouterError as of :meth:`place`."""
-        usable = self._registry.usable(ROLE_DECODE, exclude)
+        usable = self._registry.healthy_or_all(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
         limit = table.max_in_flight
-        room = self._registry.with_room(usable, limit)
+        room = self._registry.with_free_slots(usable, limit)
         if not room:
             raise self._registry.full_error(limit)
         tokens: list[int] = []

@@ -140,7 +140,7 @@ class Metrics:
         """Count a placement whose engine began to answer."""
         self.placements(placement.policy, placement.reason)
         self.placed(placement.endpoint.name)
-        self.band(placement.candidates)
+        self.band(placement.n_candidates)
         if placement.similarity is not None:
             self.similarity(placement.similarity)
 

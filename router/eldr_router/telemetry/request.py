@@ -144,7 +144,7 @@ class RequestTelemetry:
         if self._trace is not None:
             self._trace.add(
                 "decision", since, self._telemetry.clock(),
-                {**_decided(placement), "eldr.candidates": placement.candidates, "eldr.similarity": placement.similarity,
+                {**_decided(placement), "eldr.candidates": placement.n_candidates, "eldr.similarity": placement.similarity,
                  "eldr.in_flight": placement.in_flight},
             )  # fmt: skip
             self.on_leg_start("decode", placement.endpoint)

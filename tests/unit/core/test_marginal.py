@@ -52,9 +52,9 @@ def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
     choice, costs = choose(policy, *situation), policy.costs(situation)
     n, loads = situation.sequences, situation.in_flight
     within = [at for at, load in enumerate(loads) if load + n <= bound * (sum(loads) / len(loads) + n)]
-    assert choice.engine in within
-    assert costs[choice.engine] <= min(costs[at] for at in within) + 1e-3 * abs(min(costs))
-    assert 1 <= choice.candidates <= len(within)
+    assert choice.position in within
+    assert costs[choice.position] <= min(costs[at] for at in within) + 1e-3 * abs(min(costs))
+    assert 1 <= choice.n_candidates <= len(within)
 
 
 def test_the_cost_is_the_growth_of_the_pools_step_time():
@@ -97,21 +97,23 @@ def test_context_costs_what_all_requests_read_more():
 def test_where_a_step_costs_the_same_whatever_it_does_it_is_jsq(situation):
     flat = StepTime(fixed=5e-3, per_expert=0.0, per_request=0.0, n_experts=128)
     situation = situation._replace(step_times=[flat] * len(situation.in_flight))
-    assert choose(MarginalUnion(), *situation).engine == choose(JSQ(), *situation).engine
+    assert choose(MarginalUnion(), *situation).position == choose(JSQ(), *situation).position
 
 
 def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
     outlook = Outlook([0.0, 0.0, 0.0], [8.0, 8.0, 8.0])
     policy = MarginalUnion(prior=0.23)
     assert (
-        choose(policy, [0, 0, 0], 0, [0.2, 0.9, math.nan], outlook=outlook, step_times=[STEP_TIME] * 3).engine
+        choose(
+            policy, [0, 0, 0], 0, [0.2, 0.9, math.nan], outlook=outlook, step_times=[STEP_TIME] * 3
+        ).position
         == 1
     )
     slow = STEP_TIME.scaled(2)
     alike = choose(
         policy, [3, 3], 0, [0.9, 0.9], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), step_times=[slow, STEP_TIME]
     )
-    assert alike.engine == 1, "similarity that all share is no reason for the slow one"
+    assert alike.position == 1, "similarity that all share is no reason for the slow one"
 
 
 def test_the_prior_draws_to_slow_engines_no_more_than_to_fast_ones():
@@ -136,7 +138,7 @@ def test_the_prior_draws_to_slow_engines_no_more_than_to_fast_ones():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nonsense_is_no_reason_to_crowd_or_to_crash(bad):
     outlook = Outlook([20.0, bad, 20.0], [5.0, 5.0, bad])
-    assert choose(MarginalUnion(), [3, 4, 2], 0, outlook=outlook, step_times=[STEP_TIME] * 3).engine == 2
+    assert choose(MarginalUnion(), [3, 4, 2], 0, outlook=outlook, step_times=[STEP_TIME] * 3).position == 2
 
 
 def test_whoever_is_thought_to_cost_nothing_does_not_get_everything():
@@ -150,7 +152,7 @@ def test_whoever_is_thought_to_cost_nothing_does_not_get_everything():
             outlook=Outlook([20.0] * 4, [5.0] * 4),
             step_times=[free, *[STEP_TIME] * 3],
         )
-        loads[choice.engine] += 1
+        loads[choice.position] += 1
     assert max(loads) <= 3 * 101
 
 

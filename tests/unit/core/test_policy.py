@@ -33,9 +33,9 @@ def rng(seed=0):
 def test_load_is_sequences_and_their_context_by_its_cost(requests, tokens, cost, best):
     situation = Situation(requests, 0, tokens=tokens, token_cost=cost)
     for policy in (JSQ(), PowerOfTwo(), BandJSQ()):
-        assert policy.choose(situation, rng()).engine == best
+        assert policy.choose(situation, rng()).position == best
     domain = Domain({"a": frozenset({0, 1})})
-    assert domain.choose(situation._replace(slots=[0, 1], label="a"), rng()).engine == best
+    assert domain.choose(situation._replace(slots=[0, 1], label="a"), rng()).position == best
 
 
 @st.composite
@@ -91,24 +91,24 @@ def test_the_others_choose_as_with_arrays(case):
 @given(LOADS, st.integers(0, 2**32 - 1))
 def test_power_of_two_never_takes_the_worse_of_its_pair(loads, seed):
     choice = PowerOfTwo().choose(Situation(loads, 0), rng(seed))
-    assert 0 <= choice.engine < len(loads)
+    assert 0 <= choice.position < len(loads)
     if len(loads) > 1 and loads.count(max(loads)) == 1:
-        assert loads[choice.engine] < max(loads)
+        assert loads[choice.position] < max(loads)
 
 
 def test_random_and_round_robin_spread():
     loads = [0] * 4
     generator = rng()
-    counts = np.bincount([Random().choose(Situation(loads, t), generator).engine for t in range(4000)])
+    counts = np.bincount([Random().choose(Situation(loads, t), generator).position for t in range(4000)])
     assert counts.min() > 800
-    assert [RoundRobin().choose(Situation(loads, t), generator).engine for t in range(5)] == [0, 1, 2, 3, 0]
+    assert [RoundRobin().choose(Situation(loads, t), generator).position for t in range(5)] == [0, 1, 2, 3, 0]
 
 
 @pytest.mark.parametrize("name", ["ELDR", "JSQ", "RoundRobin", "PowerOfTwo", "Random", "Domain"])
 def test_every_policy_serves_a_single_worker(name):
     policy = make_policy(name)
     assert policy.name == name
-    assert policy.choose(Situation([3], 5, [0.1]), rng()).engine == 0
+    assert policy.choose(Situation([3], 5, [0.1]), rng()).position == 0
 
 
 def test_bad_parameters_are_refused():
@@ -129,7 +129,7 @@ def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
     loads = np.array(situation.in_flight)
     below = np.flatnonzero(loads + 1 <= bound * (loads.mean() + 1))
     choice = BandJSQ(tau=tau, min_candidates=minimum, max_load=bound).choose(situation, rng())
-    assert choice.engine in below
+    assert choice.position in below
     inside = Situation(
         loads[below].tolist(),
         situation.turn,
@@ -137,7 +137,7 @@ def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
     )
     alone = BandJSQ(tau=tau, min_candidates=minimum).choose(inside, rng())
     if situation.similarity is not None:
-        assert choice == (below[alone.engine], alone.candidates)
+        assert choice == (below[alone.position], alone.n_candidates)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(sum), st.integers(1, 20))

@@ -111,7 +111,7 @@ def test_load_is_bounded(loads, prompt, stem, session):
         choice = affinity.choose(
             prompt, NAMES[: len(loads)], loads, prefix=min(stem, len(prompt)), session=session
         )
-        assert loads[choice.engine] <= BOUND * sum(loads) / len(loads) + SLACK
+        assert loads[choice.position] <= BOUND * sum(loads) / len(loads) + SLACK
         assert choice.reason in REASONS
 
 
@@ -122,7 +122,7 @@ def test_a_conversation_stays_on_every_router():
         homes = set()
         for turn in range(8):
             busy = [1 if at == turn else 0 for at in range(8)] if turn else IDLE  # low load: affinity wins
-            homes.add(send(routers[turn % 4], *texts, system="Be kind. " * 200, loads=busy).engine)
+            homes.add(send(routers[turn % 4], *texts, system="Be kind. " * 200, loads=busy).position)
             texts += ["an answer " * 30, f"and {turn}?"]
         assert len(homes) == 1
 
@@ -130,7 +130,7 @@ def test_a_conversation_stays_on_every_router():
 def test_conversations_with_one_system_prompt_spread():
     affinity = PrefixAffinity()
     chosen = Counter(
-        send(affinity, f"question {n}", system="You are helpful. " * 125).engine for n in range(800)
+        send(affinity, f"question {n}", system="You are helpful. " * 125).position for n in range(800)
     )
     assert len(chosen) == 8
     assert max(chosen.values()) < 140
@@ -141,7 +141,7 @@ def test_questions_about_one_long_document_meet():
     routers = [PrefixAffinity(), PrefixAffinity()]
     document = "".join(f"line {n}. " for n in range(3000))
     choices = [send(routers[n % 2], document + f"Question {n}? " * 200) for n in range(12)]
-    assert len({choice.engine for choice in choices}) == 1
+    assert len({choice.position for choice in choices}) == 1
     assert {choice.reason for choice in choices} == {"home", "prefix"}, (
         "many questions, and it is still known there"
     )
@@ -153,12 +153,12 @@ def test_adapters_share_no_prefix():
     assert not set(chain(prompt, b'"a"')) & set(chain(prompt, b'"b"'))
     affinity = PrefixAffinity()
     homes = {
-        affinity.choose(prompt, NAMES, [0] * len(NAMES), prefix=8000, model=b'"adapter-%d"' % n).engine
+        affinity.choose(prompt, NAMES, [0] * len(NAMES), prefix=8000, model=b'"adapter-%d"' % n).position
         for n in range(40)
     }
     assert homes == set(range(len(NAMES))), "one prompt has as many homes as adapters read it"
     again = [affinity.choose(prompt, NAMES, [0] * len(NAMES), prefix=8000, model=b'"a"') for _ in range(3)]
-    assert len({choice.engine for choice in again}) == 1
+    assert len({choice.position for choice in again}) == 1
 
 
 def test_text_without_a_stem_finds_its_beginning_and_spreads():
@@ -167,65 +167,67 @@ def test_text_without_a_stem_finds_its_beginning_and_spreads():
     chosen = []
     for n in range(200):
         text = shared + b"%d " % n * 3000
-        chosen.append(affinity.choose(text, NAMES, IDLE).engine)
-        assert affinity.choose(text + b"more " * 2000, NAMES, IDLE).engine == chosen[-1]
+        chosen.append(affinity.choose(text, NAMES, IDLE).position)
+        assert affinity.choose(text + b"more " * 2000, NAMES, IDLE).position == chosen[-1]
     assert max(Counter(chosen[20:]).values()) < 50
 
 
 def test_a_loaded_home_is_left_and_first_turns_leave_sooner():
     affinity = PrefixAffinity()
-    home = send(affinity, "hello").engine
+    home = send(affinity, "hello").position
     loads = [SLACK if at == home else 0 for at in range(8)]
-    assert send(affinity, "hello", "hi", "and?", loads=loads).engine == home
-    assert send(affinity, "hello", loads=loads).engine != home, "nothing is cached for a first turn"
+    assert send(affinity, "hello", "hi", "and?", loads=loads).position == home
+    assert send(affinity, "hello", loads=loads).position != home, "nothing is cached for a first turn"
     loads[home] += 2
     away = send(affinity, "hello", "hi", "and?", loads=loads)
-    assert away.engine != home
+    assert away.position != home
     assert away.reason == "load"
-    assert send(PrefixAffinity(), "hello", "hi", "and?", loads=loads).engine == away.engine, "to the same one"
+    assert send(PrefixAffinity(), "hello", "hi", "and?", loads=loads).position == away.position, (
+        "to the same one"
+    )
 
 
 def test_much_that_is_known_elsewhere_draws_a_conversation_away_and_little_does_not():
     for size, stays in ((TOLERANCE // 2, False), (TOLERANCE * 2, True)):
         affinity = PrefixAffinity()
-        home = send(affinity, "hello").engine
+        home = send(affinity, "hello").position
         loads = [9 if at == home else 0 for at in range(8)]
-        away = send(affinity, "hello", "x" * size, "and?", loads=loads).engine
+        away = send(affinity, "hello", "x" * size, "and?", loads=loads).position
         back = send(affinity, "hello", "x" * size, "and?", "yes", "so?")
-        assert (back.engine, back.reason) == ((away, "prefix") if stays else (home, "home"))
+        assert (back.position, back.reason) == ((away, "prefix") if stays else (home, "home"))
 
 
 def test_a_session_wins_over_the_prefix():
     affinity = PrefixAffinity()
     prompt, stem = chat("x" * 20000)
-    known = affinity.choose(prompt, NAMES, IDLE, prefix=stem).engine
+    known = affinity.choose(prompt, NAMES, IDLE, prefix=stem).position
     sessions = [
-        affinity.choose(prompt, NAMES, IDLE, prefix=stem, session=b"s%d" % n).engine for n in range(100)
+        affinity.choose(prompt, NAMES, IDLE, prefix=stem, session=b"s%d" % n).position for n in range(100)
     ]
     assert len(set(sessions)) == 8, known
     other = PrefixAffinity()
-    assert [other.choose(b"", NAMES, IDLE, session=b"s%d" % n).engine for n in range(100)] == sessions
+    assert [other.choose(b"", NAMES, IDLE, session=b"s%d" % n).position for n in range(100)] == sessions
     assert affinity.choose(prompt, NAMES, IDLE, session=b"s1").reason == "session"
 
 
 def test_nothing_to_go_by_is_the_least_loaded_in_turn():
     affinity = PrefixAffinity()
     assert affinity.choose(b"", NAMES[:3], [2, 1, 3]) == (1, "load")
-    assert {affinity.choose(b"", NAMES[:3], [1, 1, 1]).engine for _ in range(3)} == {0, 1, 2}
+    assert {affinity.choose(b"", NAMES[:3], [1, 1, 1]).position for _ in range(3)} == {0, 1, 2}
 
 
 def test_engines_that_went_are_forgotten_and_few_conversations_move():
     affinity = PrefixAffinity()
     document = "y" * 20000
     names = NAMES
-    at = send(affinity, document, names=names).engine
-    assert send(affinity, document, "?", "!", names=names).engine == at
-    stays = {n: send(affinity, f"q{n}", names=names).engine for n in range(300)}
+    at = send(affinity, document, names=names).position
+    assert send(affinity, document, "?", "!", names=names).position == at
+    stays = {n: send(affinity, f"q{n}", names=names).position for n in range(300)}
     affinity.forget([names[at]])
     hashes_known = send(affinity, document + "other question", names=names)
     assert hashes_known.reason != "prefix", "the engine came back with an empty cache"
     fewer = names[:-1]
-    moved = {n for n, engine in stays.items() if send(affinity, f"q{n}", names=fewer).engine != engine}
+    moved = {n for n, engine in stays.items() if send(affinity, f"q{n}", names=fewer).position != engine}
     assert moved == {n for n, engine in stays.items() if engine == 7}
     for n in range(3000):  # pods come and go
         send(affinity, "q", names=[f"pod-{n}", f"pod-{n + 1}"])

@@ -54,12 +54,12 @@ class Request:
         except RouterError:
             self.end()
         else:
-            self.admission.settle()
+            self.admission.release()
 
     def end(self) -> None:
         self.router.queue.leave(self)
         if self.admission is not None:
-            self.admission.settle()
+            self.admission.release()
         if self.occupancy is not None:
             self.occupancy.release()
         self.router.requests.remove(self)
@@ -176,7 +176,7 @@ def test_at_rest_nothing_is_counted_and_everything_is_served(seed, routers):
     pool.pass_time(0.5)
     for router in pool.routers:
         registry = router.registry
-        assert registry._undecided == 0
+        assert registry._reserved == 0
         assert not any(each.in_flight or each.tokens for each in registry.endpoints(ROLE_DECODE))
         assert not router.queue._entries
         router.bounds = BOUNDS[2]

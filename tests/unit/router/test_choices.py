@@ -56,7 +56,7 @@ def test_ejection_backs_off_and_fails_open():
     for _ in range(7):
         first.health.eject(clock.now)
         first.health.eject(clock.now)  # a second one on its way does not double the wait
-        assert registry.usable(ROLE_DECODE) == [second]
+        assert registry.healthy_or_all(ROLE_DECODE) == [second]
         start = clock.now
         while not registry.is_healthy(first):
             clock.now += 0.5
@@ -64,10 +64,10 @@ def test_ejection_backs_off_and_fails_open():
     assert waits == [1, 2, 4, 8, 16, 30, 30]
     first.health.eject(clock.now)
     second.health.eject(clock.now)
-    assert registry.usable(ROLE_DECODE) == [first, second], "better a doubtful engine than none"
-    assert registry.usable(ROLE_DECODE, {first}) == [second]
+    assert registry.healthy_or_all(ROLE_DECODE) == [first, second], "better a doubtful engine than none"
+    assert registry.healthy_or_all(ROLE_DECODE, {first}) == [second]
     first.health.answered()
-    assert registry.usable(ROLE_DECODE) == [first]
+    assert registry.healthy_or_all(ROLE_DECODE) == [first]
 
 
 def test_a_report_tells_what_others_have_in_flight():
@@ -104,9 +104,9 @@ def test_up_to_how_many_an_engine_gets_requests(reported, limit, bound):
     (engine,) = registry.endpoints(ROLE_DECODE)
     if reported is not None:
         engine.report(Load(0, reported), 100.0)
-    assert registry.bound(engine, limit) == bound
+    assert registry.concurrency_limit(engine, limit) == bound
     leases = []
-    while registry.with_room([engine], limit):
+    while registry.with_free_slots([engine], limit):
         leases.append(Occupancy(engine))
     assert len(leases) == bound
 
@@ -127,19 +127,19 @@ def test_an_engine_without_a_report_is_split_evenly_and_the_refusal_says_so():
     with pytest.raises(RouterError, match=r"full \(max_in_flight=4\); retry"):
         registry.admit(4)
     for each in held:
-        each.settle()
+        each.release()
 
 
 def test_a_router_is_busy_while_requests_come():
     registry = Registry(clock := Clock())
     registry.replace(ROLE_DECODE, decode(1))
-    assert not registry.is_busy
-    registry.admit(1).settle()
-    assert registry.is_busy
+    assert not registry.has_recent_traffic
+    registry.admit(1).release()
+    assert registry.has_recent_traffic
     clock.now += 5
-    assert not registry.is_busy
+    assert not registry.has_recent_traffic
     lease = Occupancy(registry.endpoints(ROLE_DECODE)[0])
-    assert registry.is_busy
+    assert registry.has_recent_traffic
     lease.release()
 
 
@@ -207,7 +207,7 @@ EYE = np.eye(4)
 def test_failing_soft_to_the_shortest_queue(signature, centers, reason):
     _, place = placer(decode(4))
     placements = [place.place(table(centers), signature) for _ in range(8)]
-    assert {(p.policy, p.reason, p.similarity, p.candidates) for p in placements} == {
+    assert {(p.policy, p.reason, p.similarity, p.n_candidates) for p in placements} == {
         ("JSQ", reason, None, 4)
     }
     assert sorted(Counter(p.endpoint.name for p in placements).values()) == [2, 2, 2, 2]
@@ -229,13 +229,13 @@ def test_fewer_centroids_than_engines():
 def test_more_centroids_than_engines():
     _, place = placer(decode(2))
     assert place.place(table(EYE), counts(0, 9, 0, 0)).endpoint.name == "d1"
-    assert place.place(table(EYE), counts(0, 0, 0, 9)).candidates == 2  # its engine does not exist
+    assert place.place(table(EYE), counts(0, 0, 0, 9)).n_candidates == 2  # its engine does not exist
 
 
 def test_slots_not_positions_decide():
     _, place = placer(decode(3, slots=[2, -1, 0]))
     got = place.place(table(EYE), counts(0, 0, 9, 0))
-    assert (got.endpoint.name, got.candidates) in (("d0", 2), ("d1", 2))
+    assert (got.endpoint.name, got.n_candidates) in (("d0", 2), ("d1", 2))
 
 
 def test_centroids_that_are_near_to_everything_do_not_crowd_their_engine():

@@ -247,13 +247,13 @@ def test_what_others_hold_counts_as_much_as_this_routers_requests_do_in_the_mean
     first, second = registry.endpoints(ROLE_DECODE)
     first.cache = second.cache = SMALL
     first.report(Load(3, 8), 100.0)
-    assert registry.held(first) == 0, "nobody knows what requests hold"
+    assert registry.expected_kv_tokens(first) == 0, "nobody knows what requests hold"
     assert {one.endpoint.name for one in place(registry, 3000, 3000)} == {"d1"}
-    assert [registry.held(first), registry.held(second)] == [9000, 6000]
+    assert [registry.expected_kv_tokens(first), registry.expected_kv_tokens(second)] == [9000, 6000]
     with pytest.raises(RouterError, match="about 5000 tokens"):
         place(registry, 5000)
     first.report(Load(0, 8), 100.0)
-    assert registry.held(first) == 0
+    assert registry.expected_kv_tokens(first) == 0
 
 
 def test_short_requests_are_served_beside_long_ones_that_come_again():

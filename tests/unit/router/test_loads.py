@@ -27,6 +27,6 @@ def test_under_load_reports_are_asked_for_in_time(routers, oldest):
     asking.ask = ask
     for _ in range(100):
         now[0] += load_poller._TICK
-        registry.admit(8).settle()  # there is traffic
+        registry.admit(8).release()  # there is traffic
         asking._turn()
     assert 0 < max(ages) <= oldest

@@ -73,7 +73,7 @@ class Asked:
 
     def place(self, endpoint: Endpoint) -> None:
         self.occupancy = Occupancy(endpoint, self.sequences)
-        self.admission.settle()
+        self.admission.release()
 
 
 class World:
@@ -97,7 +97,7 @@ class World:
 
     def room(self) -> int:
         ends = self.registry.endpoints("decode")
-        return sum(max(0, self.limit - e.in_flight) for e in ends) - self.registry._undecided
+        return sum(max(0, self.limit - e.in_flight) for e in ends) - self.registry._reserved
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -46,8 +46,8 @@ class Witness:
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
         """Choose as the policy does."""
         choice = self._policy.choose(situation, rng)
-        self.reasons[reason(self._policy, situation, choice.engine)] += 1
-        self.unlike += choice.engine != _JSQ.choose(situation, rng).engine
+        self.reasons[reason(self._policy, situation, choice.position)] += 1
+        self.unlike += choice.position != _JSQ.choose(situation, rng).position
         return choice
 
 

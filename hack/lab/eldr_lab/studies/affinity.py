@@ -240,7 +240,7 @@ def _names(world: World) -> list[str]:
 def _router_rule(world: World, keys: Callable[[Turn], Mapping[str, Any]]) -> Rule:
     names, routers = _names(world), [PrefixAffinity() for _ in range(world.routers)]
     return lambda view: (
-        routers[view.turn.router].choose(view.turn.prompt, names, view.known, **keys(view.turn)).engine
+        routers[view.turn.router].choose(view.turn.prompt, names, view.known, **keys(view.turn)).position
     )
 
 

@@ -67,13 +67,13 @@ from eldr_router.flow.vocabulary import (
 )
 
 _SHARED_BLAME = 1 / 3
-_NOT_BLAMED = frozenset(("stale", "expired", "client_stalled", "busy"))
+_NOT_BLAMED = frozenset(("stale", "expired", "client_stalled", "rate_limited"))
 _TRANSPORT = frozenset(("reset", "timeout", "protocol"))
 """Causes after which the engine itself is asked whether it lives."""
 _NONE: frozenset[Engine] = frozenset()
-_PULL = frozenset(("status", "error_event"))
+_MAYBE_PULL_FAILED = frozenset(("status", "error_event"))
 """What a decode engine says whose pull failed, whichever end of it is broken."""
-_ANSWERED = _PULL | {"busy", "aborted"}
+_ENGINE_DONE = _MAYBE_PULL_FAILED | {"rate_limited", "aborted"}
 """Causes after which the engine is done with the request: it reads nothing of the result any more."""
 _NEW, _PREFILL, _DECODE, _WAIT, _ANSWER, _OVER = Phase  # an enum's attributes cost five times a name's
 
@@ -103,20 +103,20 @@ def _prefill(state: State, before: Actions) -> Step:
 def _decode(state: State, before: Actions) -> Step:
     if state.phase is not _DECODE:
         state = replace(state, phase=_DECODE)
-    return state, (*before, Decode(state.held, state.avoid, state.broken))
+    return state, (*before, Decode(state.result_unsent, state.avoid, state.broken))
 
 
-def _over(state: State, *actions: Action) -> Step:
-    return replace(state, phase=_OVER, held=False), (*actions, *_freeing(state))
+def _finish(state: State, *actions: Action) -> Step:
+    return replace(state, phase=_OVER, result_unsent=False), (*actions, *_freeing(state))
 
 
 def _freeing(state: State) -> Actions:
-    return (Free(),) if state.held else ()
+    return (Free(),) if state.result_unsent else ()
 
 
 def _is_pinned(state: State) -> bool:
     """Whether there is a result of which no pull is known: its blocks may be pinned at the prefill engine."""
-    return state.source is not None and state.expires < math.inf
+    return state.prefill_engine is not None and state.expires < math.inf
 
 
 def _prefill_connect_failed(state: State, event: ConnectFailed) -> Step:
@@ -127,15 +127,15 @@ def _prefill_connect_failed(state: State, event: ConnectFailed) -> Step:
 
 def _no_prefill(state: State, event: NoPrefillEndpoint) -> Step:  # noqa: ARG001
     if state.kept_429:
-        return _over(state, PassOn(kept=True))
+        return _finish(state, PassOn(kept=True))
     return _decode(replace(state, split=False, avoid=_NONE), ())
 
 
 def _prefill_broken(state: State, event: Broken) -> Step:
     failure = Failure("prefill", event.engine, event.cause, event.message)
-    busy = event.cause == "busy"
-    state = replace(state, failures=(*state.failures, failure), kept_429=state.kept_429 or busy)
-    if event.unavailable or busy:
+    rate_limited = event.cause == "rate_limited"
+    state = replace(state, failures=(*state.failures, failure), kept_429=state.kept_429 or rate_limited)
+    if event.unavailable or rate_limited:
         # as if it had refused the connection: nothing was tried, nothing is spent
         state = replace(state, avoid=state.avoid | {event.engine})
         return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Keep(), Leave()))
@@ -158,8 +158,8 @@ def _prefilled(state: State, event: Prefilled) -> Step:
     state = replace(
         state,
         phase=_DECODE,
-        source=source,
-        held=event.kv,
+        prefill_engine=source,
+        result_unsent=event.kv,
         expires=event.expires,
         avoid=_NONE,
         kept_429=False,
@@ -168,30 +168,32 @@ def _prefilled(state: State, event: Prefilled) -> Step:
 
 
 def _leg_answered(state: State, event: Answered) -> Step:
-    return _over(replace(state, held=_is_pinned(state)), Leave(), RecordSuccess(event.engine), PassOn())
+    return _finish(
+        replace(state, result_unsent=_is_pinned(state)), Leave(), RecordSuccess(event.engine), PassOn()
+    )
 
 
 def _leg_gone(state: State, event: ClientDisconnected) -> Step:  # noqa: ARG001
-    return _over(state, Leave())
+    return _finish(state, Leave())
 
 
 def _exhausted(state: State, event: Exhausted) -> Step:
     leg = "prefill" if state.phase is _PREFILL else "decode"
     failure = Failure(leg, event.engine, "exhausted", event.message)
     state = replace(state, failures=(*state.failures, failure))
-    return _over(state, Leave(), Fail(503, f"{event.message}; retry later", "overloaded"))
+    return _finish(state, Leave(), Fail(503, f"{event.message}; retry later", "overloaded"))
 
 
 def _no_endpoint(state: State, event: NoEndpoint) -> Step:
-    if state.held and event.may_wait:  # a result is worth a wait: its prompt has been computed
+    if state.result_unsent and event.may_wait:  # a result is worth a wait: its prompt has been computed
         return replace(state, phase=_WAIT, avoid=_NONE), (Wait(),)
-    return _over(
+    return _finish(
         state, PassOn(kept=True) if state.kept_429 else Fail(event.status, event.message, event.code)
     )
 
 
 def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
-    unsplit = replace(state, held=False, split=False, source=None, expires=math.inf)
+    unsplit = replace(state, result_unsent=False, split=False, prefill_engine=None, expires=math.inf)
     return _decode(unsplit, _freeing(state))
 
 
@@ -203,13 +205,15 @@ def _decode_connect_failed(state: State, event: ConnectFailed) -> Step:
 
 def _engine_full(state: State, event: EngineFull) -> Step:  # noqa: ARG001
     # nothing was pulled: the result is what it was before
-    return _decode(replace(state, held=_is_pinned(state)), (Leave(),))
+    return _decode(replace(state, result_unsent=_is_pinned(state)), (Leave(),))
 
 
 def _retry_placement(state: State, event: RetryPlacement) -> Step:
     if event.at > state.expires:  # blocks whose lease is over need no freeing
         message = "every decode engine was full until the lease of the prefill result was nearly over"
-        return _over(replace(state, held=False), Fail(429, f"{message}; retry later", "overloaded"))
+        return _finish(
+            replace(state, result_unsent=False), Fail(429, f"{message}; retry later", "overloaded")
+        )
     return _decode(state, ())
 
 
@@ -219,7 +223,7 @@ def _connected(state: State, event: Connected) -> Step:
             # prefill may take longer than its lease: then no result is ever of use
             state = replace(state, split=False)
         return _expired(state, event.engine, event.at)
-    return replace(state, held=False), (Send(kv=state.held),)
+    return replace(state, result_unsent=False), (Send(kv=state.result_unsent),)
 
 
 def _is_late(state: State, event: Ready | Tick) -> bool:
@@ -238,7 +242,7 @@ def _ready(state: State, event: Ready) -> Step:
         return _expired(state, event.engine, event.at)
     blame: Actions = () if state.suspect is None else (RecordFailure(*state.suspect[1:]),)
     state = replace(state, phase=_ANSWER, expires=math.inf, suspect=None)
-    return state, (*blame, RecordSuccess(event.engine, state.source), Begin())
+    return state, (*blame, RecordSuccess(event.engine, state.prefill_engine), Begin())
 
 
 def _tick(state: State, event: Tick) -> Step:
@@ -248,16 +252,16 @@ def _tick(state: State, event: Tick) -> Step:
 def _expired(state: State, engine: Engine, at: float) -> Step:
     late = at - state.expires
     message = f"nothing came before the lease of its prefill result was nearly over ({late:.1f} s ago)"
-    sent = not state.held
+    sent = not state.result_unsent
     # blocks whose lease is over need no freeing; a whole answer that takes so long would outlast the next lease, too
-    state = replace(state, held=False, split=state.split and (state.streams or not sent))
+    state = replace(state, result_unsent=False, split=state.split and (state.streams or not sent))
     # one that was sent nothing did nothing wrong
     return _retry(state, Broken(engine, "expired", message), avoid=sent)
 
 
 def _decode_broken(state: State, event: Broken) -> Step:
     if (
-        event.cause in _PULL and event.at > state.expires
+        event.cause in _MAYBE_PULL_FAILED and event.at > state.expires
     ):  # the engine kept the deadline: neither end is to blame
         return _expired(state, event.engine, event.at)
     return _retry(state, event)
@@ -266,12 +270,12 @@ def _decode_broken(state: State, event: Broken) -> Step:
 def _retry(state: State, event: Broken, *, avoid: bool = True) -> Step:
     """Give an attempt up; the result may have been pulled, so the next one begins with the prompt."""
     failure = Failure("decode", event.engine, event.cause, event.message)
-    source = state.source if event.cause in _PULL else None
+    source = state.prefill_engine if event.cause in _MAYBE_PULL_FAILED else None
     spent = state.spent + _cost(state, event)
     state, blame = _blame(state, "decode", event, source)
-    busy = event.cause == "busy"
-    before = (Keep(), Leave()) if busy else (Leave(), *blame)
-    if event.cause in _ANSWERED and _is_pinned(state):
+    rate_limited = event.cause == "rate_limited"
+    before = (Keep(), Leave()) if rate_limited else (Leave(), *blame)
+    if event.cause in _ENGINE_DONE and _is_pinned(state):
         before = (*before, Free())
     state = replace(
         state,
@@ -279,10 +283,11 @@ def _retry(state: State, event: Broken, *, avoid: bool = True) -> Step:
         spent=spent,
         broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
         avoid=_NONE,
-        source=None,
-        held=False,
+        prefill_engine=None,
+        result_unsent=False,
         expires=math.inf,
-        kept_429=busy and not state.split,  # a prompt that is prefilled again has other engines to ask
+        kept_429=rate_limited
+        and not state.split,  # a prompt that is prefilled again has other engines to ask
     )
     if state.spent >= state.attempts:
         return _give_up(state, before)
@@ -294,18 +299,18 @@ def _cost(state: State, event: Broken) -> int:
 
     A request that ends engines must not go to all of them; each engine that was well is an attempt.
     """
-    free = event.doubtful and event.engine not in state.broken and event.at < state.until
-    return 0 if free else 1
+    uncharged = event.doubtful and event.engine not in state.broken and event.at < state.free_retry_until
+    return 0 if uncharged else 1
 
 
 def _give_up(state: State, before: Actions) -> Step:
-    if state.failures[-1].cause == "busy":
-        return _over(state, *before, PassOn(kept=True))
+    if state.failures[-1].cause == "rate_limited":
+        return _finish(state, *before, PassOn(kept=True))
     # a suspect that is left failed alone, however often it was asked
     blame: Actions = () if state.suspect is None else (RecordFailure(*state.suspect[1:]),)
     last = state.failures[-1]
     message = f"gave up after {len(state.failures)} attempts; the last one: {last.leg} engine {last.engine}: {last.message}"
-    return _over(state, *before, *blame, Fail(502, message, "upstream_failed"))
+    return _finish(state, *before, *blame, Fail(502, message, "upstream_failed"))
 
 
 def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
@@ -329,7 +334,7 @@ def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
 
 
 def _ended(state: State, event: Ended) -> Step:  # noqa: ARG001
-    return _over(state, Leave(), End())
+    return _finish(state, Leave(), End())
 
 
 def _answer_broken(state: State, event: Broken) -> Step:
@@ -338,12 +343,12 @@ def _answer_broken(state: State, event: Broken) -> Step:
     blame: Actions = ()
     if event.cause in _TRANSPORT:
         blame = (ProbeNow(event.engine), RecordFailure(event.engine))
-    return _over(state, Leave(), *blame, EndBroken(event.cause, event.message))
+    return _finish(state, Leave(), *blame, EndBroken(event.cause, event.message))
 
 
 _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_NEW, Start): _start,
-    (_NEW, ClientDisconnected): lambda state, _: _over(state),
+    (_NEW, ClientDisconnected): lambda state, _: _finish(state),
     (_PREFILL, ConnectFailed): _prefill_connect_failed,
     (_PREFILL, Exhausted): _exhausted,
     (_PREFILL, NoPrefillEndpoint): _no_prefill,
@@ -364,7 +369,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_DECODE, Tick): _tick,
     (_DECODE, ClientDisconnected): _leg_gone,
     (_WAIT, RetryPlacement): _retry_placement,
-    (_WAIT, ClientDisconnected): lambda state, _: _over(state),
+    (_WAIT, ClientDisconnected): lambda state, _: _finish(state),
     (_ANSWER, Ended): _ended,
     (_ANSWER, Broken): _answer_broken,
     (_ANSWER, ClientDisconnected): _leg_gone,

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eldr_router.flow import vocabulary
-from eldr_router.flow.request import step
+from eldr_router.flow.state_machine import step
 from eldr_router.flow.vocabulary import Phase, State
 
 EXPIRES = 10.0
 EARLY, LATE = 5.0, 11.0
-ANSWERS = ("status", "error_event", "busy", "aborted")
+ANSWERS = ("status", "error_event", "rate_limited", "aborted")
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Driver:
                 )
                 self.answers.append(action)
             case vocabulary.Keep():
-                assert event.cause == "busy"
+                assert event.cause == "rate_limited"
                 assert self.leg is not None, "only a leg that is there has an answer"
                 self.kept = True
             case vocabulary.PassOn() | vocabulary.Fail():
@@ -187,8 +187,8 @@ def events(legs=("p0", "d0", "d1")):
     yield vocabulary.RetryPlacement(EARLY)
     yield vocabulary.RetryPlacement(LATE)
     yield vocabulary.Broken("d0", "error_event", "x")
-    yield vocabulary.Broken("d0", "busy", "x")
-    yield vocabulary.Broken(prefill, "busy", "x")
+    yield vocabulary.Broken("d0", "rate_limited", "x")
+    yield vocabulary.Broken(prefill, "rate_limited", "x")
     for at in (EARLY, LATE):
         yield vocabulary.Connected("d0", at)
         yield vocabulary.Ready("d0", at, guards=True)
@@ -304,7 +304,7 @@ def test_engines_in_doubt_cost_no_attempt(leg):
     again = [event for _ in range(4) for event in failing("a", doubtful=True)]
     assert isinstance(play(*again)[1][-1], vocabulary.Fail), "the same engine is no other one"
     late = [event for engine in "abc" for event in failing(engine, doubtful=True, at=2.0)]
-    assert isinstance(play(*late, state=State(until=1.0))[1][-1], vocabulary.Fail)
+    assert isinstance(play(*late, state=State(free_retry_until=1.0))[1][-1], vocabulary.Fail)
 
 
 REFUSALS = [vocabulary.Answered("d0"), *(vocabulary.Broken("d0", cause, "x") for cause in ANSWERS)]
