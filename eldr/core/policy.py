@@ -64,7 +64,7 @@ class Situation(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A policy's decision: position of the engine, and how many load chose among."""
+    """A decision: an engine's position, and how many load chose among."""
 
     position: int
     n_candidates: int
