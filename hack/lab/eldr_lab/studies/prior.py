@@ -225,11 +225,12 @@ def page(found: Sequence[Found]) -> str:
 
 def _result(groups: dict[str, list[Found]]) -> str:
     rows = []
-    for kind, some in groups.items():
+    every = [one for some in groups.values() for one in some]
+    for title, some in [*((TITLES[kind], some) for kind, some in groups.items()), ("All cells", every)]:
         less = [_less(some, other, what) for other in ("fitted", "none") for what in ("mean", "p99")]
         verdicts = [_verdict(one) for one in some]
         counts = " / ".join(str(verdicts.count(one)) for one in (HOLDS, UNDECIDED, MISSED))
-        rows.append((TITLES[kind], *map(str, less), counts))
+        rows.append((title, *map(str, less), counts))
     return table(
         ("cells", "less fitted: mean", "P99", "less none: mean", "P99", "bound holds / undecided / does not"),
         rows,
