@@ -198,13 +198,18 @@ async def test_what_any_engine_answers_goes_to_another_if_one_fails(start, path)
             assert (got.status_code, got.json()) == (200, {"by": "d0"})
 
 
+def asked(engine, path):
+    """Requests without those of pollers, which a slow test may see."""
+    return sum(seen.path == path for seen in engine.seen)
+
+
 async def test_if_all_engines_fail_the_last_answer_is_passed_on(start):
     async with start("p0", "d0") as router:
         for engine in router.engines.values():
             engine.script.append(answer(501, {"error": "no such model"}))
         got = await router.client.post(f"{router.url}/v1/embeddings", json={})
         assert (got.status_code, got.json()) == (501, {"error": "no such model"})
-        assert [len(engine.seen) for engine in router.engines.values()] == [1, 1]
+        assert [asked(engine, "/v1/embeddings") for engine in router.engines.values()] == [1, 1]
 
 
 async def test_a_client_s_mistake_is_not_tried_again(start):
@@ -212,4 +217,4 @@ async def test_a_client_s_mistake_is_not_tried_again(start):
         for engine in router.engines.values():
             engine.script.append(answer(404, {"error": "no"}))
         assert (await router.client.post(f"{router.url}/score", json={})).status_code == 404
-        assert sum(len(engine.seen) for engine in router.engines.values()) == 1
+        assert sum(asked(engine, "/score") for engine in router.engines.values()) == 1

@@ -24,7 +24,7 @@ def page(*placed) -> str:
             policy=policy,
             reason=reason,
             similarity=similarity,
-            candidates=1,
+            n_candidates=1,
             endpoint=SimpleNamespace(name="d0"),
         )
         for _ in range(times):
