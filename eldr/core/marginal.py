@@ -18,6 +18,8 @@ _JSQ = JSQ()
 MAX_LOAD = 3.0
 _FADES = 4
 """Power of the share of experts in use with which growth is charged less for those there: see the notes."""
+_PRIOR_FADES = 2
+"""The same of the prior's weight."""
 _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
@@ -63,8 +65,8 @@ class MarginalUnion:
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
         once, twice = n * n, 2 * n
-        used = sum(outlook.active) / (len(outlook.active) * situation.step_times[0].n_experts)
-        lasting = max(0.0, 1.0 - used**_FADES)
+        used = min(1.0, sum(outlook.active) / (len(outlook.active) * situation.step_times[0].n_experts))
+        lasting = 1.0 - used**_FADES
         costs = [
             # (B + n) T(B + n, A + dA) - B T(B, A) but for what does not last, multiplied out: this runs for every engine
             n * step_time.fixed
@@ -90,7 +92,7 @@ class MarginalUnion:
             known = known_scores(scores)
             middle = sum(known) / len(known) if known else 0.0
             # of all engines alike: a slow one would draw who is near more than it puts off who is not
-            weight = self.prior * (1.0 - min(1.0, used) ** 2) * n * _worth(situation.step_times)
+            weight = self.prior * (1.0 - used**_PRIOR_FADES) * n * _worth(situation.step_times)
             if len(known) < len(scores):  # NaN for an engine without a centroid, which is like all others
                 scores = [middle if math.isnan(score) else score for score in scores]
             costs = [cost - weight * (score - middle) for cost, score in zip(costs, scores, strict=True)]

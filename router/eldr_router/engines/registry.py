@@ -71,55 +71,58 @@ class Registry:
         new: dict[tuple[str, str, int], Endpoint] = {}
         for spec in specs:
             key = spec.name, spec.host, spec.port
-            new[key] = old.get(key) or Endpoint(spec, self._room)
+            new[key] = old.get(key) or Endpoint(spec, self._capacity_freed)
             new[key].spec = spec
         self._endpoints[role] = new
         self._keys[role] = {endpoint.spec.kv for endpoint in new.values()} - {""}
         self._are_mixed = len(set().union(*self._keys.values())) > 1
-        self._room()
+        self._capacity_freed()
 
     def set_peers(self, addresses: Iterable[Address]) -> None:
         """Set the admin addresses of the other routers."""
         self.peers = {address: self.peers.get(address) or Peer() for address in addresses}
-        self._room()
+        self._capacity_freed()
 
-    def _room(self) -> None:
+    def _capacity_freed(self) -> None:
         self.on_capacity_freed()
 
     def endpoints(self, role: str) -> list[Endpoint]:
         """All engines of a role."""
         return list(self._endpoints[role].values())
 
-    def healthy_or_all(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
-        """Return the healthy engines, or all if every one is ejected."""
+    def healthy_or_all(
+        self, role: str, exclude: Collection[Endpoint] = (), broken: Collection[Endpoint] = ()
+    ) -> list[Endpoint]:
+        """Return the healthy engines, or all if every one is ejected.
+
+        None of ``exclude``; of ``broken`` only where no other engine is left.
+        """
+        if broken and (rest := self.healthy_or_all(role, {*exclude, *broken})):
+            return rest
         now = self._clock()
-        known: Collection[Endpoint] = self._endpoints[role].values()
-        if exclude:
-            known = [endpoint for endpoint in known if endpoint not in exclude]
-        return [endpoint for endpoint in known if endpoint.health.good_from <= now] or list(known)
+        known = [endpoint for endpoint in self._endpoints[role].values() if endpoint not in exclude]
+        return [endpoint for endpoint in known if endpoint.health.good_from <= now] or known
 
     def group(
         self,
         limit: int,
-        refused: frozenset[Endpoint] = frozenset(),
-        broken: frozenset[Endpoint] = frozenset(),
+        avoid: Collection[Endpoint] = (),
+        broken: Collection[Endpoint] = (),
     ) -> pairing.Group | None:
         """Return the KV-compatible group for a request; None if all are alike.
 
         Parameters
         ----------
         limit : int
-        refused, broken : frozenset of Endpoint
+        avoid, broken : collection of Endpoint
             Engines to avoid: they took no connection, or failed this request.
         """
         if not self._are_mixed:  # nearly always
             return None
-        prefill = self.healthy_or_all(ROLE_PREFILL, refused | broken) or self.healthy_or_all(
-            ROLE_PREFILL, refused
-        )
-        decode = self.healthy_or_all(ROLE_DECODE, broken) or self.healthy_or_all(ROLE_DECODE)
+        prefill = self.healthy_or_all(ROLE_PREFILL, avoid, broken)
+        decode = self.healthy_or_all(ROLE_DECODE, (), broken)
         decode = self.with_free_slots(decode, limit) or decode
-        if refused or broken:  # on a retry, prefer decode engines that some prefill engine can serve
+        if avoid or broken:  # on a retry, prefer decode engines that some prefill engine can serve
             keys = [each.spec.kv for each in prefill]
             paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
             decode = paired or decode
@@ -127,8 +130,10 @@ class Registry:
         return pairing.lightest(self._loads(prefill), self._loads(decode), self._groups)
 
     def _loads(self, endpoints: list[Endpoint]) -> list[pairing.Load]:
-        totals = self.totals(endpoints)
-        return [pairing.Load(each.spec.kv, total) for each, total in zip(endpoints, totals, strict=True)]
+        return [
+            pairing.Load(each.spec.kv, total)
+            for each, total in zip(endpoints, self.totals(endpoints), strict=True)
+        ]
 
     def incompatible(self, role: str, key: str) -> frozenset[Endpoint]:
         """Return a role's engines that cannot exchange KV with those of a key."""

@@ -39,25 +39,8 @@ class Completion:
     """One completion request."""
 
     __slots__ = (
-        "_admission",
-        "_body",
-        "_client",
-        "_kept",
-        "_kv_key",
-        "_kv_params",
-        "_leg",
-        "_lines",
-        "_prefill_sent_at",
-        "_prompt_tokens",
-        "_request",
-        "_sequences",
-        "_services",
-        "_state",
-        "_table",
-        "_telemetry",
-        "_unsplit_reason",
-        "now",
-        "write",
+        "_admission", "_body", "_client", "_kept", "_kv_key", "_kv_params", "_leg", "_lines", "_prefill_sent_at", "_prompt_tokens",
+        "_request", "_sequences", "_services", "_state", "_table", "_telemetry", "_unsplit_reason", "now", "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -72,7 +55,7 @@ class Completion:
         self._kv_key = ""  # KV key of the engines it may use; empty while all are compatible
         self._sequences = 1
         self._prefill_sent_at = 0.0
-        self._prompt_tokens = 0  # tokens, as far as a prefill engine has reported them
+        self._prompt_tokens = 0  # as far as a prefill engine has reported them
         self._leg: Leg | None = None
         self._kept: Leg | None = None
         self._kv_params: dict[str, Any] | None = None
@@ -233,8 +216,7 @@ class Completion:
             group = registry.group(self._table.max_in_flight, action.avoid, action.broken)
             self._kv_key = "" if group is None else group.key
         avoid = action.avoid | registry.incompatible(ROLE_PREFILL, self._kv_key)
-        usable = registry.healthy_or_all(ROLE_PREFILL, avoid | action.broken)
-        usable = usable or registry.healthy_or_all(ROLE_PREFILL, avoid)
+        usable = registry.healthy_or_all(ROLE_PREFILL, avoid, action.broken)
         if not usable:
             self._unsplit_reason = "prefill_refused"
             self._handle(vocabulary.NoPrefillEndpoint())

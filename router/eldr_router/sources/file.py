@@ -132,7 +132,7 @@ class FileSource:
             return
         try:
             k = centroids.load(data).k
-        except Exception:  # noqa: BLE001 - whatever it is: the routing meets it again, and refuses with the reason
+        except Exception:  # noqa: BLE001 - whatever it is: loading it meets it again, and refuses with the reason
             k = 0
         self._active = SetRef(name, digest, k)
         self._epoch += 1
